@@ -1,0 +1,1 @@
+"""PRIVATE side. Where rows live."""

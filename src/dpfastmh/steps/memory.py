@@ -1,0 +1,170 @@
+"""Rows on their way to the processor: prefetching, dot products and secure random words.
+
+Random rows miss every cache, so a tile's rows are asked for before the first is used. The dot products are written as
+eight fixed lanes added up in one fixed order: fast, and the same bits wherever the row stands and whoever computes it.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array
+from numba.np.random.generator_core import next_uint64
+
+from dpfastmh.steps.elementary import inlined
+
+LANES = 8
+LINE = 64  # bytes in a cache line
+_I32, _I64, _F64 = ir.IntType(32), ir.IntType(64), ir.DoubleType()
+_LANES64 = ir.VectorType(_F64, LANES)
+
+
+def _row_pointer(context, builder, array_type, array, row):
+    """Address of the first element of a row of a C-contiguous matrix."""
+    made = make_array(array_type)(context, builder, array)
+    stride = cgutils.unpack_tuple(builder, made.strides)[0]
+    base = builder.ptrtoint(made.data, _I64)
+    return builder.add(base, builder.mul(stride, row)), stride
+
+
+@intrinsic
+def prefetch_row(typingctx, x, row):
+    """Ask for the cache lines of row ``row`` of ``x`` (one or two dimensions)."""
+
+    def codegen(context, builder, signature, args):
+        start, stride = _row_pointer(context, builder, signature.args[0], *args)
+        byte = ir.IntType(8)
+        hint_type = ir.FunctionType(ir.VoidType(), [byte.as_pointer(), _I32, _I32, _I32])
+        hint = cgutils.get_or_insert_function(builder.module, hint_type, "llvm.prefetch.p0")
+        # every 64th byte and the last one: the number depends on the row's length alone, so no branch is mispredicted
+        reach = builder.sub(stride, _I64(1))
+        with cgutils.for_range(builder, builder.udiv(builder.add(reach, _I64(LINE - 1)), _I64(LINE))) as loop:
+            address = builder.add(start, builder.mul(loop.index, _I64(LINE)))
+            builder.call(hint, [builder.inttoptr(address, byte.as_pointer()), _I32(0), _I32(3), _I32(1)])
+        end = builder.inttoptr(builder.add(start, reach), byte.as_pointer())
+        builder.call(hint, [end, _I32(0), _I32(3), _I32(1)])
+        return context.get_dummy_value()
+
+    return types.void(x, row), codegen
+
+
+def _dots(count):
+    """An intrinsic (x, row, v_1, ..., v_count) -> the ``count`` dot products of one row, in eight lanes each."""
+
+    def codegen(context, builder, signature, args):
+        element = context.get_value_type(signature.args[0].dtype)
+        start, _ = _row_pointer(context, builder, signature.args[0], args[0], args[1])
+        row = builder.inttoptr(start, element.as_pointer())
+        vectors = [
+            make_array(t)(context, builder, v).data for t, v in zip(signature.args[2:], args[2:], strict=True)
+        ]
+        shape = make_array(signature.args[0])(context, builder, args[0]).shape
+        columns = cgutils.unpack_tuple(builder, shape)[1]
+        lanes = ir.VectorType(element, LANES)
+        zero = ir.Constant(_LANES64, [0.0] * LANES)
+        sums = [cgutils.alloca_once_value(builder, zero) for _ in range(count)]
+        fma = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(_LANES64, [_LANES64] * 3), f"llvm.fma.v{LANES}f64"
+        )
+
+        def widen(value):
+            return value if element == _F64 else builder.fpext(value, _LANES64)
+
+        def add(x, loads):
+            for total, v in zip(sums, loads, strict=True):
+                builder.store(builder.call(fma, [x, v, builder.load(total)]), total)
+
+        def load_whole(pointer, kind, width):
+            loaded = builder.load(builder.bitcast(pointer, kind.as_pointer()))
+            loaded.align = width
+            return loaded
+
+        blocks = builder.udiv(columns, _I64(LANES))
+        with cgutils.for_range(builder, blocks) as loop:
+            at = builder.mul(loop.index, _I64(LANES))
+            x = widen(load_whole(builder.gep(row, [at]), lanes, 4 if element != _F64 else 8))
+            add(x, [load_whole(builder.gep(v, [at]), _LANES64, 8) for v in vectors])
+
+        rest = builder.urem(columns, _I64(LANES))
+        with builder.if_then(builder.icmp_unsigned("!=", rest, _I64(0))):
+            at = builder.mul(blocks, _I64(LANES))
+            position = ir.Constant(ir.VectorType(_I64, LANES), list(range(LANES)))
+            limit = builder.insert_element(ir.Constant(ir.VectorType(_I64, LANES), ir.Undefined), rest, _I32(0))
+            limit = builder.shuffle_vector(limit, limit, ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES))
+            mask = builder.icmp_unsigned("<", position, limit)
+
+            def load_rest(pointer, kind, scalar, width):
+                name = f"llvm.masked.load.v{LANES}{'f64' if scalar == _F64 else 'f32'}.p0"
+                function_type = ir.FunctionType(
+                    kind, [kind.as_pointer(), _I32, ir.VectorType(ir.IntType(1), LANES), kind]
+                )
+                load = cgutils.get_or_insert_function(builder.module, function_type, name)
+                nothing = ir.Constant(kind, [0.0] * LANES)
+                return builder.call(load, [builder.bitcast(pointer, kind.as_pointer()), _I32(width), mask, nothing])
+
+            x = widen(load_rest(builder.gep(row, [at]), lanes, element, 4 if element != _F64 else 8))
+            add(x, [load_rest(builder.gep(v, [at]), _LANES64, _F64, 8) for v in vectors])
+
+        results = []
+        for total in sums:
+            value, width = builder.load(total), LANES
+            while width > 1:  # halves onto halves: one fixed tree
+                width //= 2
+                picks = ir.VectorType(_I32, width)
+                low = builder.shuffle_vector(value, value, ir.Constant(picks, list(range(width))))
+                high = builder.shuffle_vector(value, value, ir.Constant(picks, list(range(width, 2 * width))))
+                value = builder.fadd(low, high)
+            results.append(builder.extract_element(value, _I32(0)))
+        if count == 1:
+            return results[0]
+        return context.make_tuple(builder, signature.return_type, results)
+
+    result = types.float64 if count == 1 else types.UniTuple(types.float64, count)
+    return result, codegen
+
+
+@intrinsic
+def dot(typingctx, x, row, a):
+    """x[row]·a."""
+    result, codegen = _dots(1)
+    return result(x, row, a), codegen
+
+
+@intrinsic
+def dot2(typingctx, x, row, a, b):
+    """(x[row]·a, x[row]·b) in one pass over the row."""
+    result, codegen = _dots(2)
+    return result(x, row, a, b), codegen
+
+
+@intrinsic
+def dot3(typingctx, x, row, a, b, c):
+    """(x[row]·a, x[row]·b, x[row]·c) in one pass over the row."""
+    result, codegen = _dots(3)
+    return result(x, row, a, b, c), codegen
+
+
+@intrinsic
+def multiply_high(typingctx, a, b):
+    """The upper 64 bits of the 128-bit product of two unsigned words, as an index."""
+
+    def codegen(context, builder, signature, args):
+        wide = ir.IntType(128)
+        product = builder.mul(builder.zext(args[0], wide), builder.zext(args[1], wide))
+        return builder.trunc(builder.lshr(product, wide(64)), _I64)
+
+    return types.int64(types.uint64, types.uint64), codegen
+
+
+@inlined
+def uniform(stream):
+    """A uniform multiple of 2⁻⁵³ in [0, 1)."""
+    return float(next_uint64(stream.bit_generator) >> 11) * 1.1102230246251565e-16
+
+
+@inlined
+def pick(stream, n):
+    """An index below n; each has probability 1/n within a relative n·2⁻⁶⁴."""
+    return multiply_high(next_uint64(stream.bit_generator), n)

@@ -1,0 +1,66 @@
+"""A user's own energy in the compiled loop: one table class for each pair of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numba.core.dispatcher import Dispatcher
+
+from dpfastmh.steps.likelihood import (
+    Bounds,
+    bounds,
+    changes,
+    energies,
+    gather,
+    gather_reference,
+    locate,
+    remainders,
+)
+
+
+def table_class(difference: Callable[..., float], bound: Callable[..., float]) -> Any:
+    """A new NamedTuple class whose operations call these two functions, compiled if they are not yet."""
+    compiled_difference = difference if isinstance(difference, Dispatcher) else njit(error_model="numpy")(difference)
+    compiled_bound = bound if isinstance(bound, Dispatcher) else njit(error_model="numpy")(bound)
+
+    class EnergyTable(NamedTuple):
+        inverse_temperature: float
+
+    @gather.of(EnergyTable)
+    def _gather(model, rows, work, start, stop, place, coordinate):
+        pass
+
+    @changes.of(EnergyTable)
+    def _changes(model, rows, work, n, place):
+        for t in range(n):
+            found = compiled_difference(rows.x[work.index[t]], place.theta, place.proposal)
+            work.change[t] = found * model.inverse_temperature
+
+    @energies.of(EnergyTable)
+    def _energies(model, rows, work, first, n, theta):
+        return False
+
+    @bounds.of(EnergyTable)
+    def _bounds(model, place, coordinate, reference):
+        """The user's bound, made symmetric whatever the user wrote: detailed balance must not rest on a claim."""
+        there = compiled_bound(place.theta, place.proposal)
+        back = compiled_bound(place.proposal, place.theta)
+        first = max(there, back) if there >= 0.0 and back >= 0.0 else np.inf
+        return Bounds(first * model.inverse_temperature, np.inf, np.inf)
+
+    @locate.of(EnergyTable)
+    def _locate(model, place):
+        pass
+
+    @gather_reference.of(EnergyTable)
+    def _gather_reference(model, rows, work, start, stop, place, coordinate, reference):
+        pass
+
+    @remainders.of(EnergyTable)
+    def _remainders(model, rows, work, n, place, coordinate, reference, order):
+        pass
+
+    return EnergyTable
