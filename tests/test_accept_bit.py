@@ -147,7 +147,7 @@ def brute_penalty(alpha, b, v, kappa=1.0):
         return exact_coin_divergence(alpha, kappa, penalty_coin(R + b, v), penalty_coin(R - b, v))
 
     with mpmath.workdps(80):
-        R = [mpmath.mpf(r) for r in np.linspace(-12, 12 + v / 2 + 4 * alpha * b, 120)]
+        R = [mpmath.mpf(r) for r in np.linspace(-12 - v, 12 + v / 2 + 4 * alpha * b, 120)]
         for _ in range(3):
             values = [divergence(r) for r in R]
             i = int(np.argmax([float(value) for value in values]))
@@ -565,6 +565,8 @@ def test_bad_numbers_are_refused(name, value):
         ("laziness", {"laziness": math.nan}),
         ("rows_per_unit", {"rows_per_unit": 0}),
         ("rows_per_unit", {"rows_per_unit": 1.5}),
+        ("rows_per_unit", {"rows_per_unit": math.nan}),
+        ("rows_per_unit", {"rows_per_unit": math.inf}),
         ("remainder", {"remainder": 0.1}),
         ("variance", {"variance": 1.0}),
         ("variance", {"acceptance": "penalty"}),

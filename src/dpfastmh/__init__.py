@@ -1,1 +1,82 @@
+"""dpfastmh: private, exact, fast Bayesian inference.
 
+Names are loaded when first used: importing the package itself costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Ball": "domain",
+    "Box": "domain",
+    "Constant": "domain",
+    "OneHot": "domain",
+    "Flat": "priors",
+    "Laplace": "priors",
+    "Normal": "priors",
+    "StudentT": "priors",
+    "Energy": "models",
+    "GLM": "models",
+    "HuberRegression": "models",
+    "LogisticErrorRegression": "models",
+    "LogisticRegression": "models",
+    "Mixture": "models",
+    "PoissonRegression": "models",
+    "SoftmaxRegression": "models",
+    "StudentTRegression": "models",
+    "Coordinates": "methods",
+    "Directions": "methods",
+    "RandomWalk": "methods",
+    "DPFastMH": "methods",
+    "DPFastMHFull": "methods",
+    "MetropolisHastings": "methods",
+    "TunaMH": "methods",
+    "run_chains": "methods",
+    "Budget": "budget",
+}
+
+if TYPE_CHECKING:
+    from dpfastmh.budget import Budget as Budget
+    from dpfastmh.domain import Ball as Ball
+    from dpfastmh.domain import Box as Box
+    from dpfastmh.domain import Constant as Constant
+    from dpfastmh.domain import OneHot as OneHot
+    from dpfastmh.methods import Coordinates as Coordinates
+    from dpfastmh.methods import Directions as Directions
+    from dpfastmh.methods import DPFastMH as DPFastMH
+    from dpfastmh.methods import DPFastMHFull as DPFastMHFull
+    from dpfastmh.methods import MetropolisHastings as MetropolisHastings
+    from dpfastmh.methods import RandomWalk as RandomWalk
+    from dpfastmh.methods import TunaMH as TunaMH
+    from dpfastmh.methods import run_chains as run_chains
+    from dpfastmh.models import GLM as GLM
+    from dpfastmh.models import Energy as Energy
+    from dpfastmh.models import HuberRegression as HuberRegression
+    from dpfastmh.models import LogisticErrorRegression as LogisticErrorRegression
+    from dpfastmh.models import LogisticRegression as LogisticRegression
+    from dpfastmh.models import Mixture as Mixture
+    from dpfastmh.models import PoissonRegression as PoissonRegression
+    from dpfastmh.models import SoftmaxRegression as SoftmaxRegression
+    from dpfastmh.models import StudentTRegression as StudentTRegression
+    from dpfastmh.priors import Flat as Flat
+    from dpfastmh.priors import Laplace as Laplace
+    from dpfastmh.priors import Normal as Normal
+    from dpfastmh.priors import StudentT as StudentT
+
+__all__ = [*_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

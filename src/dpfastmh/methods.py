@@ -149,7 +149,7 @@ class Sampler:
         self._rows, self._reference, self._streams = rows, reference, streams
         self._loops = SHIPPED if model.shipped else OWN
         self._table = model.table()
-        self._work = make_work(getattr(model, "predictors", 1))
+        self._work = make_work(getattr(model, "predictors", 1), rows.x.shape[1])
 
     def init(self, position: npt.ArrayLike) -> State:
         """A state at ``position``."""

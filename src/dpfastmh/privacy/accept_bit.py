@@ -144,7 +144,7 @@ class _Bit:
             raise ValueError(f"x: the ratio of bound to rate must lie in (0, 1], not {self.x}; raise the rate per row")
         if not 0 < self.laziness <= 1:
             raise ValueError(f"laziness: the probability of trying a step must lie in (0, 1], not {self.laziness}")
-        if self.rows_per_unit != int(self.rows_per_unit) or self.rows_per_unit < 1:
+        if not 1 <= self.rows_per_unit < math.inf or self.rows_per_unit != int(self.rows_per_unit):
             raise ValueError(f"rows_per_unit: a whole number >= 1 is needed, not {self.rows_per_unit}")
         _check("shift", self.shift)
         self._check_penalty()
@@ -593,14 +593,19 @@ def _some_costs(bit: _Bit, steps: Array) -> Array:
     """The caps, improved by the certified supremum where that can be computed."""
     costs = _cap(bit, steps)
     usable = _largest_shift(bit, steps) < LARGEST_SHIFT
-    if bit.batch == "minibatch":  # e^{kb(1+x)} enters the sums; such steps are far too dear anyway
-        usable &= bit.rows_per_unit * steps * (1 + bit.x) < 25
+    if _summed(bit):  # e^{−kb} is what is left of some sums, and digits go with it; such steps are far too dear anyway
+        usable &= bit.rows_per_unit * steps * (1 + bit.x) < 12
     if usable.any():
         with np.errstate(divide="ignore", over="ignore", invalid="ignore", under="ignore"):
             excess = _log_one_plus_excess(bit, steps[usable])
         certified = excess / (bit.alpha - 1) * (1 + ROUNDING) + 1e-300
         costs[usable] = np.fmin(costs[usable], np.where(np.isnan(certified), np.inf, certified))
     return costs
+
+
+def _summed(bit: _Bit) -> bool:
+    """Whether the counts are summed over: for small x, S <= kb·η(1) + 2e is within c + x²/2 of S anyway, by (4b)."""
+    return bit.batch == "minibatch" and bit.x >= 0.01
 
 
 def _log_one_plus_excess(bit: _Bit, steps: Array) -> Array:
@@ -610,15 +615,16 @@ def _log_one_plus_excess(bit: _Bit, steps: Array) -> Array:
     reach = 7 + np.log1p(alpha * np.expm1(largest))
     if bit.acceptance == "penalty":
         change, variance = largest / 2, bit.penalty_variance
-        start = -reach - math.log1p(variance)
-        stop = (1 + 4 * alpha) * change + variance / 2 + 9 * math.sqrt(variance)
+        spread = variance / 2 + 6 * math.sqrt(variance)  # left of −spread g is e^ℓ, and u has reached 2c
+        start = -reach - spread
+        stop = (1 + 4 * alpha) * change + spread + 3 * math.sqrt(variance)
         tails = _penalty_tails(bit, change, start, stop)
         return _supremum(bit, _penalty_pairs(bit, change), start, stop, np.logaddexp(0.0, tails))
-    pairs = _minibatch_pairs(bit, steps) if bit.batch == "minibatch" else _constant_pairs(largest)
+    pairs = _minibatch_pairs(bit, steps) if _summed(bit) else _constant_pairs(largest)
     node, ends = np.arange(steps.size), np.stack([-reach, reach + largest], axis=1)
     z = pairs(node, ends)[0]
     left = largest
-    if bit.batch == "minibatch":  # Q_λ <= σ(R), and η is convex: S <= kb·max(η(0), η(σ(−reach))) + 2e on the left
+    if _summed(bit):  # Q_λ <= σ(R), and η is convex: S <= kb·max(η(0), η(σ(−reach))) + 2e on the left
         left = bit.rows_per_unit * steps * np.maximum(2.0, _eta(bit.x, expit(-reach))) + 2 * bit.shift
     tails = _log_tails(alpha, kappa, z[:, 0], z[:, 1], left, largest)
     return _supremum(bit, pairs, ends[:, 0], ends[:, 1], np.logaddexp(0.0, tails))

@@ -39,7 +39,7 @@ from dpfastmh.steps.likelihood import (
     locate,
     remainders,
 )
-from dpfastmh.steps.memory import pick, prefetch_row, uniform
+from dpfastmh.steps.memory import borrow, pick, prefetch_row, uniform
 
 JOINT, BASIS, COORDINATE, DIRECTIONS = 0, 1, 2, 3
 METROPOLIS, BARKER, PENALTY = 0, 1, 2
@@ -388,6 +388,21 @@ def compile_advance(cache: bool, stamp: int):
     def advance(model, rows, rule, proposal, prior, reference, place, memory, work, streams, steps, thin, draws):
         """Run ``steps`` steps; draws[k] is the state after (k+1)·thin of them."""
         stamp  # noqa: B018
+        model, rows, proposal, prior, reference = (
+            borrow(model),
+            borrow(rows),
+            borrow(proposal),
+            borrow(prior),
+            borrow(reference),
+        )
+        place, memory, work, streams, draws = (
+            borrow(place),
+            borrow(memory),
+            borrow(work),
+            borrow(streams),
+            borrow(draws),
+        )
+        rule = borrow(rule)
         for step in range(steps):
             coordinate, direction = draw_move(proposal, streams.proposals, memory.normal, place)
             counted = max(direction, 0)

@@ -55,12 +55,16 @@ class Work(NamedTuple):
     y: np.ndarray
     change: np.ndarray  # dU_i, or its remainder
     expansion: np.ndarray  # the part of dU_i that the sums over all rows already hold
+    row: np.ndarray  # (d,) one row's features
+    product: np.ndarray  # (p,)
+    slopes: np.ndarray  # (predictors,)
+    curvatures: np.ndarray  # (predictors, predictors)
     ahead: np.ndarray  # ring of row numbers already asked for
     ahead_keep: np.ndarray
     place: np.ndarray  # (1,) where the ring is read next
 
 
-def make_work(predictors: int) -> Work:
+def make_work(predictors: int, features: int) -> Work:
     return Work(
         index=np.zeros(TILE, np.int64),
         keep=np.zeros(TILE),
@@ -70,6 +74,10 @@ def make_work(predictors: int) -> Work:
         y=np.zeros(TILE),
         change=np.zeros(TILE),
         expansion=np.zeros(TILE),
+        row=np.zeros(features),
+        product=np.zeros(predictors * features),
+        slopes=np.zeros(predictors),
+        curvatures=np.zeros((predictors, predictors)),
         ahead=np.full(TILE, -1, np.int64),
         ahead_keep=np.zeros(TILE),
         place=np.zeros(1, np.int64),
@@ -337,15 +345,16 @@ def _glm_remainders(model, rows, work, n, place, coordinate, reference, order):
     offset, delta = place.offset, place.delta
     d = rows.x.shape[1]
     m = predictors(model.loss)
-    slopes, curvatures = np.empty(m), np.empty((m, m))
+    slopes, curvatures = work.slopes, work.curvatures
     for t in range(n):
-        i = work.index[t]
+        for j in range(d):
+            work.row[j] = rows.x[work.index[t], j]
         derivatives(model.loss, work.eta, work.y, t, slopes, curvatures)
         expansion = 0.0
         for k in range(m):
-            expansion += _first_order(rows.x, i, d, k, slopes[k], delta, coordinate, reference.gradient_grid)
+            expansion += _first_order(work, d, k, slopes[k], delta, coordinate, reference.gradient_grid)
         if order == 2:
-            expansion += _second_order(rows.x, i, d, m, curvatures, offset, delta, coordinate, reference.hessian_grid)
+            expansion += _second_order(work, d, m, curvatures, offset, delta, coordinate, reference.hessian_grid)
         work.expansion[t] = expansion
     for k in range(m):
         for t in range(n):
@@ -361,33 +370,36 @@ def quantised(contribution, grid):
     return nearest(contribution / grid) * grid
 
 
-@compiled
-def _first_order(x, i, d, k, slope_k, delta, coordinate, grid):
+@inlined
+def _first_order(work, d, k, slope_k, delta, coordinate, grid):
+    """Σ_j q(g_kj) δ_kj for predictor k."""
     if coordinate >= 0:
         if coordinate // d != k:
             return 0.0
-        return quantised(slope_k * x[i, coordinate - k * d], grid) * delta[coordinate]
+        return quantised(slope_k * work.row[coordinate - k * d], grid) * delta[coordinate]
     total = 0.0
     for j in range(d):
-        total += quantised(slope_k * x[i, j], grid) * delta[k * d + j]
+        total += quantised(slope_k * work.row[j], grid) * delta[k * d + j]
     return total
 
 
-@compiled
-def _second_order(x, i, d, m, curvatures, offset, delta, coordinate, grid):
-    """½ Σ_ab (2u + δ)_a q(h_ab) δ_b; the products x_a x_b come first, so that q(h) is symmetric to the last bit."""
-    total = 0.0
+@inlined
+def _second_order(work, d, m, curvatures, offset, delta, coordinate, grid):
+    """½ Σ_ab (2u + δ)_a q(h_ab) δ_b, by columns b; the products x_a x_b come first, so that q(h) is symmetric."""
     first = coordinate if coordinate >= 0 else 0
     last = coordinate + 1 if coordinate >= 0 else m * d
+    for a in range(m * d):
+        work.product[a] = 0.0
     for b in range(first, last):
         kb = b // d
-        inner = 0.0
+        x_b, move = work.row[b - kb * d], delta[b]
         for ka in range(m):
+            c = curvatures[ka, kb]
             for j in range(d):
-                a = ka * d + j
-                h = quantised(curvatures[ka, kb] * (float(x[i, j]) * float(x[i, b - kb * d])), grid)
-                inner += h * (2.0 * offset[a] + delta[a])
-        total += inner * delta[b]
+                work.product[ka * d + j] += quantised(c * (work.row[j] * x_b), grid) * move
+    total = 0.0
+    for a in range(m * d):
+        total += work.product[a] * (2.0 * offset[a] + delta[a])
     return 0.5 * total
 
 
