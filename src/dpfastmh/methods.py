@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from dpfastmh import randomness
 from dpfastmh.models import Model
+from dpfastmh.privacy.accept_bit import CostTable
 from dpfastmh.steps import chain
 from dpfastmh.steps.likelihood import Place, Reference, Rows, make_work
 
@@ -131,6 +132,12 @@ class Info(NamedTuple):
         return self.accepted / max(self.steps, 1)
 
 
+def no_meter() -> chain.Meter:
+    """For samplers that promise no privacy: nothing is charged and nothing stops them."""
+    none = CostTable(np.zeros(1), 1.0, 0.0, 1.0, 0.0, 0.0, 0.0)
+    return chain.Meter(False, math.inf, none, none, none, 0.0)
+
+
 class Sampler:
     """A method bound to records. Each sampler is one chain: it owns its random streams."""
 
@@ -142,10 +149,12 @@ class Sampler:
         proposal: chain.Proposal,
         reference: Reference,
         streams: Streams,
+        meter: chain.Meter | None = None,
     ) -> None:
         from dpfastmh.steps.compiled import OWN, SHIPPED
 
         self.model, self.rule, self.proposal = model, rule, proposal
+        self._meter = no_meter() if meter is None else meter
         self._rows, self._reference, self._streams = rows, reference, streams
         self._loops = SHIPPED if model.shipped else OWN
         self._table = model.table()
@@ -162,7 +171,13 @@ class Sampler:
         count = self.proposal.scale.size
         place = Place(theta, theta.copy(), np.zeros(p), np.zeros(p), np.zeros(p), np.zeros(4))
         memory = chain.Memory(
-            np.zeros(p), np.zeros(p), np.zeros(count), np.zeros(7, np.int64), np.zeros(count, int), np.zeros(count, int)
+            np.zeros(p),
+            np.zeros(p),
+            np.zeros(count),
+            np.zeros(7, np.int64),
+            np.zeros(count, int),
+            np.zeros(count, int),
+            np.zeros(1),
         )
         self._loops.settle(self._table, self._reference, place, memory)
         return State(place, memory)
@@ -173,15 +188,19 @@ class Sampler:
         return state, info
 
     def run(self, state: State, steps: int, *, thin: int = 1) -> tuple[State, FloatArray, Info]:
-        """``steps`` transitions; draws after every ``thin`` of them, as an array (draw, parameter)."""
+        """``steps`` transitions; draws after every ``thin`` of them, as an array (draw, parameter).
+
+        A metered sampler stops before the step that would pass its limit.
+        """
         if steps < 0 or thin < 1:
             raise MethodError(f"steps={steps}, thin={thin}: steps cannot be negative and thin starts at 1")
         following = state.copy()
         draws = np.empty((steps // thin, following.place.theta.size))
-        self._loops.advance(
+        made = self._loops.advance(
             self._table,
             self._rows,
             self.rule,
+            self._meter,
             self.proposal,
             self.model.prior_table,
             self._reference,
@@ -193,7 +212,7 @@ class Sampler:
             thin,
             draws,
         )
-        return following, draws, _info(state.memory, following.memory)
+        return following, draws[: made // thin], _info(state.memory, following.memory)
 
 
 def _info(before: Memory, after: Memory) -> Info:
@@ -227,6 +246,7 @@ class Method:
     laziness: float = 1.0
     acceptance: str = "metropolis"
     variance: float = 1.0
+    thrift: ClassVar[float] = 0.0
     name: ClassVar[str]
 
     def __post_init__(self) -> None:
@@ -251,7 +271,15 @@ class Method:
         rate, ratio, chi = self.rates(size)
         allowed = np.array([full, mini, mini and order >= 1, mini and order >= 2])
         return chain.Rule(
-            ACCEPTANCE[self.acceptance], self.variance, self.laziness, allowed, rate, ratio, chi, float(size)
+            ACCEPTANCE[self.acceptance],
+            self.variance,
+            self.laziness,
+            allowed,
+            rate,
+            ratio,
+            chi,
+            self.thrift,
+            float(size),
         )
 
     def on(

@@ -165,11 +165,15 @@ class GLM(Model):
             raise ModelError("y is not numeric: this model needs a number for every record") from None
         bad = ~np.isfinite(values)
         if bad.any():
-            raise ModelError(f"y is missing or not finite in row {int(np.argmax(bad)) + 1}: every record needs a number")
+            raise ModelError(
+                f"y is missing or not finite in row {int(np.argmax(bad)) + 1}: every record needs a number"
+            )
         if isinstance(self.loss, losses.Poisson):
             bad = (values < 0) | (values != np.floor(values))
             if bad.any():
-                raise ModelError(f"y is not a count in row {int(np.argmax(bad)) + 1}: counts are whole and not negative")
+                raise ModelError(
+                    f"y is not a count in row {int(np.argmax(bad)) + 1}: counts are whole and not negative"
+                )
             return np.minimum(values, self.loss.cap)
         if self.target_bounds is not None:
             values = np.clip(values, *self.target_bounds)
@@ -191,7 +195,9 @@ def _class_numbers(y: npt.NDArray[Any], classes: list[Any]) -> npt.NDArray[np.fl
         numbers[np.asarray(y == label, dtype=bool) & np.ones(y.shape, bool)] = k
     if (numbers < 0).any():
         row = int(np.argmax(numbers < 0))
-        raise ModelError(f"y in row {row + 1} is not one of the declared classes {classes!r}: declare it or drop the row")
+        raise ModelError(
+            f"y in row {row + 1} is not one of the declared classes {classes!r}: declare it or drop the row"
+        )
     return numbers
 
 

@@ -26,7 +26,9 @@ def matrix(x: Any) -> npt.NDArray[Any]:
         if values.dtype not in (np.float32, np.float64):
             values = values.astype(np.float64)
     except (TypeError, ValueError):
-        raise DomainError("x is not numeric: give numbers, or a mapping of columns for a domain with categories") from None
+        raise DomainError(
+            "x is not numeric: give numbers, or a mapping of columns for a domain with categories"
+        ) from None
     if values.ndim == 1:
         values = values[:, None]
     if values.ndim != 2:

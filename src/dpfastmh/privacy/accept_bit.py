@@ -73,8 +73,8 @@ For the minibatch S ≤ kb·η(σ(z))·e^{kb(1+x)+e} + 2e by (4a), as |dlog η/d
 of log-concave functions (min(1,e^z), (1−e^z)⁺) with a Gaussian: log-concave, with (log)'' ≥ −1/v.  So the pair
 (logit g(R+c), logit g(R−c)) has a shift S(R) with |S'| ≤ 2c/v; u ≤ 2c and v grows with R, which bounds the left tail;
 u falls, and (1−g(R−c))^α (1−g(R+c))^{1−α} falls in R once the hazard (−log(1−g))'(R−c) exceeds 2c(α−1)/v, which bounds
-the right one (at κ = 1, which costs more: laziness is post-processing).  The bit is a function of ℓ+ξ, so the Gaussian
-mechanism's α(2c)²/(2v) is a cap.
+the right one at κ = 1; for κ < 1 it is bounded by v ≤ log(1 + (1−g(R−c))κ/(1−κ)), which falls.
+The bit is a function of ℓ+ξ, so the Gaussian mechanism's α(2c)²/(2v) is a cap.
 
 **Rounding.**  Sums have positive terms, differences are taken with log1p and expm1, Poisson tails are added on the
 unsafe side, and every quantity is a chain of far fewer than 10⁵ operations good to a few units in the last place: the
@@ -200,7 +200,8 @@ def bit_cost(
     `b` bounds a row's energy difference, `remainder` (b_r) what control variates leave of it, `x` = b/r0 (b_r/r0) fixes
     the Poisson rate r0 per row, `laziness` is κ, `variance` that of the penalty acceptance, `shift` (e) bounds the
     numerical error of the log-ratio.  Full batch and minibatch: within 0.2 % of the supremum over all data sets.
-    Control variates: the ratio to the full batch is (1 + x·b_r/(2b))², at most that much above their supremum.
+    Control variates: at most (1 + x·b_r/(2b))² times the full batch's cost, which is no more than their supremum.
+    Penalty: within 0.2 % too, except where αb is so large that the Gaussian mechanism's cost is as good (1 %).
     """
     bit = _Bit(alpha, batch, x, laziness, acceptance, variance, rows_per_unit, shift)
     step = _equivalent_step(bit, b, remainder)
@@ -569,14 +570,20 @@ def _penalty_tails(bit: _Bit, change: Array, start: Array, stop: Array) -> Array
     )
     low, high = _penalty(stop - change, variance), _penalty(stop + change, variance)
     accept = -np.log1p(-np.exp(low.log_reject + low.error))
+    if kappa < 1:
+        reject = np.log1p(kappa / (1 - kappa) * np.exp(low.log_reject + low.error))
+        right = np.maximum(
+            np.logaddexp(_log_psi(alpha, accept), _log_psi(alpha, -reject)),
+            np.logaddexp(_log_psi(alpha, -accept), _log_psi(alpha, reject)),
+        )
+        return np.maximum(left, right)
     moved = alpha * (low.log_reject + low.error) - (alpha - 1) * (high.log_reject - high.error)
     moved = np.where(low.hazard > 2 * change * (alpha - 1) / variance * (1 + 1e-6), moved, np.inf)
     right = np.maximum(
         np.logaddexp(_log_psi(alpha, accept), low.log_reject + low.error + math.log(alpha - 1)),
         np.logaddexp(_log_psi(alpha, -accept), moved),
     )
-    worse: Array = np.maximum(left, right)
-    return worse
+    return np.maximum(left, right)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -617,7 +624,7 @@ def _log_one_plus_excess(bit: _Bit, steps: Array) -> Array:
         change, variance = largest / 2, bit.penalty_variance
         spread = variance / 2 + 6 * math.sqrt(variance)  # left of −spread g is e^ℓ, and u has reached 2c
         start = -reach - spread
-        stop = (1 + 4 * alpha) * change + spread + 3 * math.sqrt(variance)
+        stop = (1 + 4 * alpha * (kappa == 1)) * change + spread + 3 * math.sqrt(variance)
         tails = _penalty_tails(bit, change, start, stop)
         return _supremum(bit, _penalty_pairs(bit, change), start, stop, np.logaddexp(0.0, tails))
     pairs = _minibatch_pairs(bit, steps) if _summed(bit) else _constant_pairs(largest)

@@ -27,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from dpfastmh.privacy.accept_bit import CostTable, look_up
 from dpfastmh.priors import log_prior_change, log_prior_change_at
 from dpfastmh.steps.elementary import compiled, exp, inlined, log, nearest
 from dpfastmh.steps.likelihood import (
@@ -45,6 +46,7 @@ JOINT, BASIS, COORDINATE, DIRECTIONS = 0, 1, 2, 3
 METROPOLIS, BARKER, PENALTY = 0, 1, 2
 FULL, MINIBATCH, ORDER1, ORDER2 = 0, 1, 2, 3
 ENERGY_CELL = 2.0**-32
+WEIGHT_CELL = 2.0**-48
 GROUP = 8  # rows asked for and rows read take turns in groups of this size
 REFRESH = 1024  # accepted moves between recomputations of what is updated by increments
 
@@ -69,7 +71,19 @@ class Rule(NamedTuple):
     rate: float  # least rate per row r (λ/N)
     ratio: float  # x: r is at least b/x
     chi: float  # r is at least χ N b²
+    thrift: float  # largest share by which an expansion's remainder may widen the privacy shift; 0: no such limit
     size: float  # public number of rows, for the choice of batch
+
+
+class Meter(NamedTuple):
+    """PUBLIC. What a step costs at the filter's order, and how far the chain may go. Without a claim: not active."""
+
+    active: bool
+    limit: float
+    full: CostTable
+    minibatch: CostTable
+    expanded: CostTable  # both orders of control variates, at ratio 1
+    widening: float  # relative allowance for rounding of the expansion, see ``privacy.boundary``
 
 
 class Streams(NamedTuple):
@@ -87,9 +101,12 @@ class Memory(NamedTuple):
     curvature: np.ndarray  # v = H(θ − θ̂)
     curvature_step: np.ndarray  # Hδ
     normal: np.ndarray  # (q,) the proposal's normals
-    integers: np.ndarray  # [energy sum, energy known, steps, evaluated, rows touched, full batches, accepted since refresh]
+    integers: (
+        np.ndarray
+    )  # [energy sum, energy known, steps, evaluated, rows touched, full batches, accepted since refresh]
     tried: np.ndarray  # per coordinate or direction
     accepted: np.ndarray
+    spent: np.ndarray  # (1,) cost so far; public, as are the two counts above
 
 
 ENERGY, KNOWN, STEPS, EVALUATED, TOUCHED, FULLS, SINCE = range(7)
@@ -164,9 +181,16 @@ def inside(proposal, place, coordinate):
 
 
 @inlined
-def rate_per_row(rule, bound):
-    """r = max(λ/N, b/x, χ N b²): the rows drawn beyond what the bound asks for."""
-    return max(rule.rate, max(bound / rule.ratio, rule.chi * rule.size * bound * bound))
+def rate_per_row(rule, bound, first):
+    """r = max(λ/N, b/x, χ N b²): the rows drawn beyond what the bound asks for.
+
+    ``first`` is the bound on the whole energy difference. With ``thrift`` s > 0 the ratio x is lowered until
+    x·b ≤ s·first, so that the Poisson part of an expansion adds at most the share s/2 to the step's privacy shift.
+    """
+    ratio = rule.ratio
+    if rule.thrift > 0.0 and bound < first:
+        ratio = min(ratio, rule.thrift * first / bound)
+    return max(rule.rate, max(bound / ratio, rule.chi * rule.size * bound * bound))
 
 
 @inlined
@@ -180,7 +204,7 @@ def choose_batch(rule, limit):
                 bound = limit.order1
             elif batch == ORDER2:
                 bound = limit.order2
-            expected = rule.size * (rate_per_row(rule, bound) + bound)
+            expected = rule.size * (rate_per_row(rule, bound, limit.first) + bound)
             if expected < fewest:
                 best, fewest = batch, expected
     if rule.allowed[FULL] and rule.size <= fewest and rule.size * limit.first < 1e9:
@@ -217,12 +241,15 @@ def _take_rows(rows, stream, work, start, stop):
 
 @inlined
 def _weigh(rows, work, n, bound, rate):
-    """Σ over the kept rows of log((2r + b − dU)/(2r + b + dU)), every dU held to ±b."""
+    """Σ over the kept rows of log((2r + b − dU)/(2r + b + dU)), every dU held to ±b, in whole cells of 2⁻⁴⁸.
+
+    Whole numbers, so that what the other rows add up to never depends on one row: the privacy proof conditions on it.
+    """
     shared, by_alias = rows.share.size > 0, rows.alias.size > 0
     if shared:
         for t in range(n):
             work.y[t] = rows.share[work.index[t]]
-    total = 0.0
+    total = 0
     for t in range(n):
         c = work.y[t] if shared else 1.0
         b, r = c * bound, c * rate
@@ -231,9 +258,8 @@ def _weigh(rows, work, n, bound, rate):
         ceiling = r + b if by_alias else rate + bound
         kept = work.keep[t] * ceiling < r + 0.5 * (change + b)
         middle = 2.0 * r + b
-        work.change[t] = log((middle - change) / (middle + change)) if kept else 0.0
-    for t in range(n):
-        total += work.change[t]
+        weight = log((middle - change) / (middle + change))
+        total += int(nearest(weight / WEIGHT_CELL)) if kept else 0
     return total
 
 
@@ -242,7 +268,7 @@ def minibatch_ratio(model, rows, work, streams, place, coordinate, bound, rate, 
     """ℓ by Poisson splitting of the energy differences, or of what an expansion leaves of them; and the rows read."""
     mean = rows.x.shape[0] * (rate + bound)
     count = streams.counts.poisson(mean)
-    total, done = 0.0, 0
+    total, done = 0, 0
     while done < count:
         n = min(TILE, count - done)
         for start in range(0, n, GROUP):
@@ -258,7 +284,19 @@ def minibatch_ratio(model, rows, work, streams, place, coordinate, bound, rate, 
             changes(model, rows, work, n, place)
         total += _weigh(rows, work, n, bound, rate)
         done += n
-    return total, count
+    return total * WEIGHT_CELL, count
+
+
+@inlined
+def step_cost(meter, rule, batch, limit):
+    """The Rényi cost of this step's accept bit, whatever the lazy coin says: a function of public bounds alone."""
+    if batch == FULL:
+        return look_up(meter.full, limit.first, 0.0)
+    if batch == MINIBATCH:
+        return look_up(meter.minibatch, limit.first, 0.0)
+    bound = limit.order2 if batch == ORDER2 else limit.order1
+    ratio = bound / rate_per_row(rule, bound, limit.first)
+    return look_up(meter.expanded, limit.first * (1.0 + meter.widening), ratio * bound)
 
 
 @compiled
@@ -381,12 +419,24 @@ def refresh(model, reference, place, memory):
                 memory.curvature[j] += reference.hessian[j, other] * place.offset[other]
 
 
+@inlined
+def stay(place, coordinate):
+    """Make the buffers agree with θ again after a coordinate's move; joint moves rewrite them whole."""
+    if coordinate >= 0:
+        place.proposal[coordinate] = place.theta[coordinate]
+        place.offset_next[coordinate] = place.offset[coordinate]
+        place.delta[coordinate] = 0.0
+
+
 def compile_advance(cache: bool, stamp: int):
     """The loop, compiled. It closes over ``stamp``, which is thereby part of its key in the disk cache."""
 
     @njit(cache=cache, nogil=True, error_model="numpy")
-    def advance(model, rows, rule, proposal, prior, reference, place, memory, work, streams, steps, thin, draws):
-        """Run ``steps`` steps; draws[k] is the state after (k+1)·thin of them."""
+    def advance(model, rows, rule, meter, proposal, prior, reference, place, memory, work, streams, steps, thin, draws):
+        """Run ``steps`` steps, or fewer if the next would pass the meter's limit; returns how many.
+
+        draws[k] is the state after (k+1)·thin of them. A step is charged before its lazy coin is thrown.
+        """
         stamp  # noqa: B018
         model, rows, proposal, prior, reference = (
             borrow(model),
@@ -402,16 +452,24 @@ def compile_advance(cache: bool, stamp: int):
             borrow(streams),
             borrow(draws),
         )
-        rule = borrow(rule)
+        rule, meter = borrow(rule), borrow(meter)
         for step in range(steps):
             coordinate, direction = draw_move(proposal, streams.proposals, memory.normal, place)
-            counted = max(direction, 0)
-            memory.tried[counted] += 1
             accepted, following, batch = False, 0, -1
             if inside(proposal, place, coordinate):
                 limit = bounds(model, place, coordinate, reference)
-                if limit.first < np.inf:  # a move beyond reach is never made: the same rule both ways; NaN is beyond reach
+                if (
+                    limit.first < np.inf
+                ):  # a move beyond reach is never made: the same rule both ways; NaN is beyond reach
                     batch = choose_batch(rule, limit)
+            if meter.active:
+                cost = step_cost(meter, rule, batch, limit) if batch >= 0 else 0.0
+                if not memory.spent[0] + cost <= meter.limit:
+                    stay(place, coordinate)
+                    return step
+                memory.spent[0] += cost
+            counted = max(direction, 0)
+            memory.tried[counted] += 1
             memory.integers[STEPS] += 1
             if batch >= 0 and (rule.laziness >= 1.0 or uniform(streams.acceptance) < rule.laziness):
                 memory.integers[EVALUATED] += 1
@@ -422,7 +480,16 @@ def compile_advance(cache: bool, stamp: int):
                     order = batch - MINIBATCH
                     bound = limit.order2 if batch == ORDER2 else limit.order1 if batch == ORDER1 else limit.first
                     ratio, count = minibatch_ratio(
-                        model, rows, work, streams, place, coordinate, bound, rate_per_row(rule, bound), reference, order
+                        model,
+                        rows,
+                        work,
+                        streams,
+                        place,
+                        coordinate,
+                        bound,
+                        rate_per_row(rule, bound),
+                        reference,
+                        order,
                     )
                     memory.integers[TOUCHED] += count
                     if order > 0:
@@ -436,13 +503,10 @@ def compile_advance(cache: bool, stamp: int):
             if accepted:
                 memory.accepted[counted] += 1
                 _keep_move(model, reference, place, memory, coordinate, direction, batch, following)
-            elif coordinate >= 0:
-                place.proposal[coordinate] = place.theta[coordinate]
-                place.offset_next[coordinate] = place.offset[coordinate]
-            if coordinate >= 0:
-                place.delta[coordinate] = 0.0
+            stay(place, coordinate)
             if (step + 1) % thin == 0:
                 for j in range(place.theta.size):
                     draws[(step + 1) // thin - 1, j] = place.theta[j]
+        return steps
 
     return advance

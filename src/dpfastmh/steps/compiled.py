@@ -35,9 +35,7 @@ def _editions(cache: bool) -> Loops:
     @compile_loop
     def sum_contributions(model, rows, point, first, last, order, gradient_grid, hessian_grid, gradient, hessian):
         stamp  # noqa: B018
-        sum_row_contributions(
-            model, rows, point, first, last, order, gradient_grid, hessian_grid, gradient, hessian
-        )
+        sum_row_contributions(model, rows, point, first, last, order, gradient_grid, hessian_grid, gradient, hessian)
 
     @compile_loop
     def sum_energies(model, rows, work, theta, first, last):

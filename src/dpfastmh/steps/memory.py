@@ -39,7 +39,9 @@ def borrow(typingctx, value):
 
     def strip(context, builder, kind, item):
         if isinstance(kind, types.BaseTuple):
-            parts = [strip(context, builder, k, p) for k, p in zip(kind, cgutils.unpack_tuple(builder, item), strict=True)]
+            parts = [
+                strip(context, builder, k, p) for k, p in zip(kind, cgutils.unpack_tuple(builder, item), strict=True)
+            ]
             return context.make_tuple(builder, kind, parts)
         if isinstance(kind, types.Array | types.NumPyRandomGeneratorType):
             struct = context.make_helper(builder, kind, value=item)
@@ -81,9 +83,7 @@ def _dots(count):
         element = context.get_value_type(signature.args[0].dtype)
         start, _ = _row_pointer(context, builder, signature.args[0], args[0], args[1])
         row = builder.inttoptr(start, element.as_pointer())
-        vectors = [
-            make_array(t)(context, builder, v).data for t, v in zip(signature.args[2:], args[2:], strict=True)
-        ]
+        vectors = [make_array(t)(context, builder, v).data for t, v in zip(signature.args[2:], args[2:], strict=True)]
         shape = make_array(signature.args[0])(context, builder, args[0]).shape
         columns = cgutils.unpack_tuple(builder, shape)[1]
         lanes = ir.VectorType(element, LANES)
