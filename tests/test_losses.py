@@ -82,7 +82,7 @@ STENCILS = {
 
 
 def derivative(loss: Any, eta: Any, y: Any, order: int) -> Any:
-    """A derivative in η by central differences over nine points; errors below 1e-10 of the largest derivative."""
+    """A derivative in η by central differences over nine points, within 1e-8 of the largest (1e-10 for the first two)."""
     h = Long(0.02) * Long(getattr(loss, "scale", 1.0))
     sign = -1 if order % 2 else 1
     total = -205 / Long(72) * energy(loss, eta, y) if order == 2 else Long(0)
@@ -141,7 +141,7 @@ def largest_derivatives(loss: Any) -> list[float]:
 @pytest.mark.parametrize("loss", SCALAR, ids=SCALAR_IDS)
 def test_constants_are_never_exceeded_and_are_attained(loss: Any) -> None:
     for order, (found, claimed) in enumerate(zip(largest_derivatives(loss), loss.constants, strict=True), start=1):
-        assert found <= claimed * (1 + 1e-9), f"|L^({order})| reaches {found} above {claimed}"
+        assert found <= claimed * (1 + 1e-8), f"|L^({order})| reaches {found} above {claimed}"
         # Poisson adds up two suprema that lie at different predictors: a bound, not a supremum, but not a wasteful one
         sharp = 0.9 if isinstance(loss, Poisson) and order > 1 else 0.99
         assert found >= sharp * claimed, f"|L^({order})| reaches only {found} of {claimed}"
@@ -157,7 +157,7 @@ class Halved(NamedTuple):
 
 
 def test_a_halved_third_derivative_is_caught() -> None:
-    assert largest_derivatives(Logistic())[2] > Halved().constants[2] * (1 + 1e-9)
+    assert largest_derivatives(Logistic())[2] > Halved().constants[2] * (1 + 1e-8)
 
 
 @settings(max_examples=100, deadline=None)
@@ -206,24 +206,26 @@ def poisson_q(eta: Any) -> tuple[Any, Any]:
     return phi(mu, 1) * s, s * (phi(mu, 2) * s + phi(mu, 1) * other)
 
 
-def certified_suprema(spacing: float) -> tuple[float, float]:
-    """sup|q′| and sup|q″|: on [−30, 30] the largest value on the grid plus spacing times a bound on the next
-    derivative, |q″| < 1 and |q‴| < 2; to the left of it at most μ, to the right at most 2/μ²."""
-    first = second = 0.0
-    for start in range(-30, 30, 2):
-        eta = start + Long(spacing) * np.arange(round(2 / spacing) + 1)
-        q1, q2 = poisson_q(eta)
-        first, second = max(first, float(np.abs(q1).max())), max(second, float(np.abs(q2).max()))
-    tails = max(float(softplus(Long(-30))), 2 / 30.0**2)
-    return max(first + spacing, tails), max(second + 2 * spacing, tails)
+def exceeds_nowhere(limit: float, which: int, slope: float) -> bool:
+    """|q′| or |q″| < limit on [−30, 30]: at the middle of each cell of a grid the value plus half a cell times the bound
+    on the next derivative; cells where that does not do are halved. To the left it is at most μ, to the right 2/μ²."""
+    cell, middle = Long(2.0**-6), np.arange(-30 + 2.0**-7, 30, 2.0**-6).astype(Long)
+    while middle.size and cell > 1e-9:
+        found = np.abs(poisson_q(middle)[which])
+        if (found >= limit).any():
+            return False
+        open_cells = middle[found + slope * cell / 2 >= limit]
+        cell = cell / 2
+        middle = np.concatenate([open_cells - cell / 2, open_cells + cell / 2])
+    return not middle.size and max(float(softplus(Long(-30))), 2 / 30.0**2) < limit
 
 
 def test_the_poisson_constants_by_the_certified_grid() -> None:
-    first, second = certified_suprema(1e-4)
-    assert first < 0.1671
-    assert second < 0.0610
-    assert first > 0.1660
-    assert second > 0.0600
+    """sup|q′| < 0.1671 and sup|q″| < 0.0610, neither by much."""
+    assert exceeds_nowhere(0.1671, 0, 1.0)
+    assert exceeds_nowhere(0.0610, 1, 2.0)
+    assert not exceeds_nowhere(0.1670, 0, 1.0)
+    assert not exceeds_nowhere(0.0600, 1, 2.0)
 
 
 def test_what_the_certified_grid_rests_on() -> None:
@@ -232,9 +234,7 @@ def test_what_the_certified_grid_rests_on() -> None:
     q = lambda x: np.exp(-softplus(-x) - log_softplus(x))  # noqa: E731
     h = Long(0.01)
     q1, q2 = poisson_q(eta)
-    slope = sum(
-        w * (q(eta - k * h) - q(eta + k * h)) for k, w in zip((4, 3, 2, 1), STENCILS[1], strict=True)
-    ) / h
+    slope = sum(w * (q(eta - k * h) - q(eta + k * h)) for k, w in zip((4, 3, 2, 1), STENCILS[1], strict=True)) / h
     assert np.abs(slope - q1).max() < 1e-12
     _, before = poisson_q(eta - h)
     _, after = poisson_q(eta + h)
@@ -250,11 +250,13 @@ def test_what_the_certified_grid_rests_on() -> None:
 
 # -- softmax ---------------------------------------------------------------------------------------------------------
 def cumulants(p: np.ndarray, u: np.ndarray, v: np.ndarray) -> tuple[float, float]:
-    """∇²L[u, v] = Cov(u, v) and ∇³L[u, v, v] = Cov(u, (v − Ev)²) for a class drawn from p, over the product of ranges."""
-    width = lambda a: max(float(np.ptp(a)), 1e-300)  # noqa: E731
+    """∇²L[u, v] = Cov(u, v) and ∇³L[u, v, v] = Cov(u, (v − Ev)²) for a class drawn from p, over their ranges."""
+    wide_u, wide_v = float(np.ptp(u)), float(np.ptp(v))
+    if min(wide_u, wide_v) < 1e-6:
+        return 0.0, 0.0
     centred = v - p @ v
-    second = p @ ((u - p @ u) * centred) / (width(u) * width(v))
-    third = p @ ((u - p @ u) * centred**2) / (width(u) * width(v) ** 2)
+    second = p @ ((u - p @ u) * centred) / (wide_u * wide_v)
+    third = p @ ((u - p @ u) * centred**2) / (wide_u * wide_v**2)
     return abs(float(second)), abs(float(third))
 
 
@@ -309,7 +311,8 @@ def test_softmax_derivatives_against_differences() -> None:
         for a in range(3):
             assert abs((at(steps[a]) - at(-steps[a])) / (2 * h) - slopes[a]) < 1e-8
             for b in range(3):
-                mixed = at(steps[a] + steps[b]) - at(steps[a] - steps[b]) - at(steps[b] - steps[a]) + at(-steps[a] - steps[b])
+                both, apart = steps[a] + steps[b], steps[a] - steps[b]
+                mixed = at(both) - at(apart) - at(-apart) + at(-both)
                 assert abs(mixed / (4 * h * h) - curvatures[a, b]) < 1e-7
         assert (curvatures == curvatures.T).all()
 
@@ -326,7 +329,7 @@ def test_value_slope_and_curvature(loss: Any) -> None:
     assert (np.abs(found[0] - energy(loss, eta, y)) <= rounding * l1 + 4e-15 * np.abs(found[0]) + 1e-15 * l1).all()
     assert (np.abs(found[2] - derivative(loss, eta, y, 1)) <= rounding * l2 + 1e-10 * l1).all()
     assert (np.abs(found[3] - derivative(loss, eta, y, 2)) <= 1e-9 * l2).all()
-    assert (found[3] >= 0).all() or not loss.convex
+    assert (found[3] >= -1e-15 * l2).all() or not loss.convex
 
 
 def exact_change(loss: Any, eta: float, step: float, y: float) -> float:
@@ -369,7 +372,7 @@ def test_the_reference_slopes_are_derivatives_of_the_reference_energies() -> Non
 def test_change_is_the_difference_of_values(loss: Any, eta: float, power: float, down: bool, which: int) -> None:
     y = float(targets(loss)[which % len(targets(loss))])
     step = math.copysign(10.0**power, -1.0 if down else 1.0)
-    found = float(evaluate(loss, eta, step, y)[1, 0] if np.ndim(eta) else evaluate(loss, [eta], [step], [y])[1, 0])
+    found = float(evaluate(loss, [eta], [step], [y])[1, 0])
     l1, l2, _ = loss.constants
     # relative to the largest change of such a step, plus the rounding of y − η and η + step, which moves the slope
     room = abs(step) * (1e-14 * l1 + 4e-16 * (abs(eta) + abs(y) + abs(step)) * l2)
@@ -436,7 +439,10 @@ DOMAINS: dict[str, Domain] = {
     "ball": Ball(1.0, ["a", "b", "c"]),
     "one-hot": Box.unit(2) * OneHot("g", ["p", "q", "r"]),
     "box and ball": Box.unit(3) & Ball(1.2),
-    "mixed": Constant("one") * Ball(1.0, ["a", "b"]) * OneHot("g", ["p", "q"]) * (Box(u=(-1, 1), v=(-1, 1)) & Ball(0.8)),
+    "mixed": Constant("one")
+    * Ball(1.0, ["a", "b"])
+    * OneHot("g", ["p", "q"])
+    * (Box(u=(-1, 1), v=(-1, 1)) & Ball(0.8)),
 }
 GLM_LOSSES = [Logistic(), StudentT(4.0, 0.5), Poisson(5.0), Softmax(3)]
 
@@ -463,7 +469,9 @@ class Found(NamedTuple):
     largest: np.ndarray  # largest of what was found among the records
 
 
-def try_move(model: GLM, table: Any, rng: np.random.Generator, coordinate: bool, tiny: bool) -> tuple[Found, np.ndarray]:
+def try_move(
+    model: GLM, table: Any, rng: np.random.Generator, coordinate: bool, tiny: bool
+) -> tuple[Found, np.ndarray]:
     """One random move and 64 records against the bounds; and the bounds of the move back."""
     p, d = len(model.parameters), len(model.domain)
     reach, step = 10.0 ** rng.uniform(-9 if tiny else -2, 0.4), 10.0 ** rng.uniform(-9 if tiny else -2, 0.3)
@@ -492,7 +500,7 @@ def try_move(model: GLM, table: Any, rng: np.random.Generator, coordinate: bool,
             offset + start * delta, offset + (start + sign) * delta, np.zeros(4),
         )  # fmt: skip
         found = np.empty((3, TILE))
-        limits = np.array(probe(table, rows, make_work(model.predictors), place, j, reference, found))
+        limits = np.array(probe(table, rows, make_work(model.predictors, d), place, j, reference, found))
         results.append(Found(limits, np.abs(found).max(axis=1)))
     return results[0], results[1].limits
 
@@ -522,7 +530,10 @@ def test_bounds_of_a_move_dominate_and_are_symmetric(loss: Any, name: str) -> No
 SPOILED = {
     "third derivative halved": (lambda t: t._replace(l3=t.l3 / 2), 2),
     "second derivative halved": (lambda t: t._replace(l2=t.l2 / 2), 1),
-    "half widths forgotten": (lambda t: t._replace(support=t.support._replace(half=t.support.half / 3), unit=t.unit / 3), 0),
+    "half widths forgotten": (
+        lambda t: t._replace(support=t.support._replace(half=t.support.half / 3), unit=t.unit / 3),
+        0,
+    ),
 }
 
 
@@ -611,9 +622,9 @@ def test_the_mixture_s_changes_and_all_its_bounds() -> None:
         for bound, model in kinds.items():
             place = Place(theta, following, following - theta, theta * 0, theta * 0, np.zeros(4))
             found = np.empty((2, TILE))
-            limits[bound] = probe_mixture(model.table(), rows, make_work(1), place, no_reference(2), found)
+            limits[bound] = probe_mixture(model.table(), rows, make_work(1, 1), place, no_reference(2), found)
             back = Place(following, theta, theta - following, theta * 0, theta * 0, np.zeros(4))
-            again = probe_mixture(model.table(), rows, make_work(1), back, no_reference(2), np.empty((2, TILE)))
+            again = probe_mixture(model.table(), rows, make_work(1, 1), back, no_reference(2), np.empty((2, TILE)))
             assert limits[bound] == pytest.approx(again, rel=1e-15)
             assert np.abs(found[0] - change).max() <= 1e-15 * size + 1e-18
             assert np.abs(found[1] - mixture_energy(x, theta)).max() <= 1e-16

@@ -487,7 +487,7 @@ def compile_advance(cache: bool, stamp: int):
                         place,
                         coordinate,
                         bound,
-                        rate_per_row(rule, bound),
+                        rate_per_row(rule, bound, limit.first),
                         reference,
                         order,
                     )
