@@ -133,8 +133,8 @@ def _choose(rule, limit):
 
 
 @njit
-def _rate(rule, bound):
-    return chain.rate_per_row(rule, bound)
+def _rate(rule, bound, first):
+    return chain.rate_per_row(rule, bound, first)
 
 
 @njit
@@ -161,7 +161,7 @@ def weights(rows, work, index, keep, change, bound, rate):
     out = np.empty(index.size)
     for t in range(index.size):
         work.index[0], work.keep[0], work.change[0] = index[t], keep[t], change[t]
-        out[t] = chain._weigh(rows, work, 1, bound, rate)
+        out[t] = chain.WEIGHT_CELL * chain._weigh(rows, work, 1, bound, rate)
     return out
 
 
@@ -199,7 +199,7 @@ def pieces(sampler: Sampler, theta: FloatArray, move: Move) -> Pieces:
         batch,
         out[order],
         bound,
-        _rate(sampler.rule, bound),
+        _rate(sampler.rule, bound, limit.first),
         expansion,
         _prior(sampler.model.prior_table, place.theta, place.proposal),
         limit.first,

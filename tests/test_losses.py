@@ -82,7 +82,7 @@ STENCILS = {
 
 
 def derivative(loss: Any, eta: Any, y: Any, order: int) -> Any:
-    """A derivative in η by central differences over nine points, within 1e-8 of the largest (1e-10 for the first two)."""
+    """A derivative in η by central differences over nine points: to 1e-10 of the largest, the third to 1e-8."""
     h = Long(0.02) * Long(getattr(loss, "scale", 1.0))
     sign = -1 if order % 2 else 1
     total = -205 / Long(72) * energy(loss, eta, y) if order == 2 else Long(0)
@@ -207,8 +207,8 @@ def poisson_q(eta: Any) -> tuple[Any, Any]:
 
 
 def exceeds_nowhere(limit: float, which: int, slope: float) -> bool:
-    """|q′| or |q″| < limit on [−30, 30]: at the middle of each cell of a grid the value plus half a cell times the bound
-    on the next derivative; cells where that does not do are halved. To the left it is at most μ, to the right 2/μ²."""
+    """|q′| or |q″| < limit: on [−30, 30] the value at the middle of each cell of a grid plus half a cell times the bound
+    on the next derivative, cells where that does not do being halved; left of it at most μ, right of it 2/μ²."""
     cell, middle = Long(2.0**-6), np.arange(-30 + 2.0**-7, 30, 2.0**-6).astype(Long)
     while middle.size and cell > 1e-9:
         found = np.abs(poisson_q(middle)[which])
@@ -329,7 +329,7 @@ def test_value_slope_and_curvature(loss: Any) -> None:
     assert (np.abs(found[0] - energy(loss, eta, y)) <= rounding * l1 + 4e-15 * np.abs(found[0]) + 1e-15 * l1).all()
     assert (np.abs(found[2] - derivative(loss, eta, y, 1)) <= rounding * l2 + 1e-10 * l1).all()
     assert (np.abs(found[3] - derivative(loss, eta, y, 2)) <= 1e-9 * l2).all()
-    assert (found[3] >= -1e-15 * l2).all() or not loss.convex
+    assert (found[3] >= -2e-15 * l2).all() or not loss.convex
 
 
 def exact_change(loss: Any, eta: float, step: float, y: float) -> float:
@@ -444,22 +444,31 @@ DOMAINS: dict[str, Domain] = {
     * OneHot("g", ["p", "q"])
     * (Box(u=(-1, 1), v=(-1, 1)) & Ball(0.8)),
 }
-GLM_LOSSES = [Logistic(), StudentT(4.0, 0.5), Poisson(5.0), Softmax(3)]
+GLM_LOSSES = [
+    Logistic(),
+    StudentT(4.0, 0.5),
+    Softmax(3),
+    pytest.param(Poisson(5.0), marks=pytest.mark.slow),  # ten seconds of compilation each
+    pytest.param(LogisticError(0.5), marks=pytest.mark.slow),
+    pytest.param(PseudoHuber(0.5), marks=pytest.mark.slow),
+]
 
 
-def records(domain: Domain, directions: list[np.ndarray], rng: np.random.Generator, count: int) -> np.ndarray:
-    """Extreme records for these directions first, then extreme and inner ones for random directions."""
-    rows = [domain.extreme(v) for v in directions]
-    while len(rows) < count:
-        corner = domain.extreme(rng.normal(size=len(domain)) * rng.integers(0, 2, len(domain)))
-        rows.append(corner)
-    return np.array(rows[:count])
+def corners(domain: Domain, rng: np.random.Generator, count: int = 40) -> np.ndarray:
+    """Records that are extreme in random directions."""
+    return np.array([domain.extreme(rng.normal(size=len(domain))) for _ in range(count)])
+
+
+def records(domain: Domain, directions: list[np.ndarray], pool: np.ndarray) -> np.ndarray:
+    """Records that are extreme in these directions, then those of the pool: a tile in all."""
+    extreme = [domain.extreme(v) for v in directions]
+    return np.concatenate([extreme, np.resize(pool, (TILE - len(extreme), len(domain)))])
 
 
 def labels(loss: Any, n: int, rng: np.random.Generator) -> np.ndarray:
     if isinstance(loss, Softmax):
         return rng.integers(0, loss.classes, n).astype(float)
-    if isinstance(loss, StudentT):
+    if hasattr(loss, "scale"):
         return rng.normal(0, 1, n)
     return rng.choice(targets(loss), n)
 
@@ -470,7 +479,7 @@ class Found(NamedTuple):
 
 
 def try_move(
-    model: GLM, table: Any, rng: np.random.Generator, coordinate: bool, tiny: bool
+    model: GLM, table: Any, pool: np.ndarray, rng: np.random.Generator, coordinate: bool, tiny: bool
 ) -> tuple[Found, np.ndarray]:
     """One random move and 64 records against the bounds; and the bounds of the move back."""
     p, d = len(model.parameters), len(model.domain)
@@ -485,9 +494,9 @@ def try_move(
         delta[:] = rng.normal(0, step, p)
     theta = point + offset
     directions = [part for v in (delta, offset, point, offset + delta) for part in v.reshape(-1, d)]
-    x = records(model.domain, directions, rng, TILE)
+    x = records(model.domain, directions, pool)
     y = labels(model.loss, TILE, rng)
-    if isinstance(model.loss, StudentT):  # targets near the predictor and near the worst residual
+    if hasattr(model.loss, "scale"):  # targets near the predictor and near the worst residual
         y = x @ theta + y * rng.choice([1e-3, 0.3, 1.0], TILE)
     rows = memory.rows(x, y)
     gradient_grid, hessian_grid = grids(table, 1_000_000)
@@ -505,26 +514,28 @@ def try_move(
     return results[0], results[1].limits
 
 
-def search(loss: Any, name: str, *, spoil: Any = None, tries: int = 120) -> np.ndarray:
-    """Largest found over claimed, for |dU| and both remainders; asserts symmetry on the way."""
+def search(loss: Any, name: str, *, spoil: Any = None, tries: int = 90) -> tuple[np.ndarray, float]:
+    """Largest found over claimed, for |dU| and both remainders; and the largest relative asymmetry of the bounds."""
     model = GLM(loss, DOMAINS[name], Normal(1.0), intercept=name != "mixed", temperature=2.0)
     table = model.table()
     table = table if spoil is None else spoil(table)
     rng = np.random.default_rng(len(name))
-    worst = np.zeros(3)
+    pool = corners(model.domain, rng)
+    worst, uneven = np.zeros(3), 0.0
     for k in range(tries):
-        found, back = try_move(model, table, rng, coordinate=k % 3 == 0, tiny=k % 4 == 0)
+        found, back = try_move(model, table, pool, rng, coordinate=k % 3 == 0, tiny=k % 4 == 0)
         worst = np.maximum(worst, found.largest / found.limits)
-        assert np.abs(back / found.limits - 1).max() <= 4e-15
-    return worst
+        uneven = max(uneven, float(np.abs(back / found.limits - 1).max()))
+    return worst, uneven
 
 
 @pytest.mark.parametrize("name", DOMAINS)
-@pytest.mark.parametrize("loss", GLM_LOSSES, ids=[type(loss).__name__ for loss in GLM_LOSSES])
+@pytest.mark.parametrize("loss", GLM_LOSSES, ids=lambda loss: type(loss).__name__)
 def test_bounds_of_a_move_dominate_and_are_symmetric(loss: Any, name: str) -> None:
-    worst = search(loss, name)
+    worst, uneven = search(loss, name)
     assert (worst <= 1 + 1e-12).all(), worst
     assert (worst >= [0.6, 0.3, 0.2]).all(), f"the search comes nowhere near the bounds: {worst}"
+    assert uneven <= 4e-15  # the way back is begun from positions that are themselves rounded
 
 
 SPOILED = {
@@ -540,7 +551,8 @@ SPOILED = {
 @pytest.mark.parametrize("bug", SPOILED)
 def test_a_wrong_bound_is_caught(bug: str) -> None:
     spoil, order = SPOILED[bug]
-    assert search(Logistic(), "box", spoil=spoil, tries=200)[order] > 1 + 1e-9
+    worst, _ = search(Logistic(), "box", spoil=spoil, tries=200)
+    assert worst[order] > 1 + 1e-9
 
 
 # -- the support function, compiled -----------------------------------------------------------------------------------
@@ -609,7 +621,7 @@ def test_the_mixture_s_changes_and_all_its_bounds() -> None:
     kinds = {bound: Mixture(bound=bound) for bound in ("sharp", "lipschitz", "paper")}
     rows = kinds["sharp"].load(x)
     worst = dict.fromkeys(kinds, 0.0)
-    for _ in range(600):
+    for _ in range(300):
         theta, aim = rng.uniform(-3, 3, (2, 2))
         following = np.clip(theta + (aim - theta) * 10.0 ** rng.uniform(-6, 0), -3, 3)
         if rng.random() < 0.3:  # along the direction that saturates the Lipschitz bound

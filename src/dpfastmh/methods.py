@@ -135,7 +135,7 @@ class Info(NamedTuple):
 def no_meter() -> chain.Meter:
     """For samplers that promise no privacy: nothing is charged and nothing stops them."""
     none = CostTable(np.zeros(1), 1.0, 0.0, 1.0, 0.0, 0.0, 0.0)
-    return chain.Meter(False, math.inf, none, none, none, 0.0)
+    return chain.Meter(False, math.inf, none, none, none, 0.0, math.inf)
 
 
 class Sampler:
@@ -188,19 +188,24 @@ class Sampler:
         return state, info
 
     def run(self, state: State, steps: int, *, thin: int = 1) -> tuple[State, FloatArray, Info]:
-        """``steps`` transitions; draws after every ``thin`` of them, as an array (draw, parameter).
+        """``steps`` transitions; draws after every ``thin`` of them, as an array (draw, parameter)."""
+        following, draws, info, _ = self.run_metered(state, steps, thin=thin, limit=math.inf)
+        return following, draws, info
 
-        A metered sampler stops before the step that would pass its limit.
-        """
+    def run_metered(
+        self, state: State, steps: int, *, thin: int, limit: float
+    ) -> tuple[State, FloatArray, Info, float]:
+        """As ``run``, ending before the step that would take the cost past ``limit``; and the cost."""
         if steps < 0 or thin < 1:
             raise MethodError(f"steps={steps}, thin={thin}: steps cannot be negative and thin starts at 1")
         following = state.copy()
+        following.memory.spent[0] = 0.0
         draws = np.empty((steps // thin, following.place.theta.size))
         made = self._loops.advance(
             self._table,
             self._rows,
             self.rule,
-            self._meter,
+            self._meter._replace(limit=limit),
             self.proposal,
             self.model.prior_table,
             self._reference,
@@ -212,7 +217,8 @@ class Sampler:
             thin,
             draws,
         )
-        return following, draws[: made // thin], _info(state.memory, following.memory)
+        info = _info(state.memory, following.memory)
+        return following, draws[: made // thin], info, float(following.memory.spent[0])
 
 
 def _info(before: Memory, after: Memory) -> Info:
@@ -246,7 +252,7 @@ class Method:
     laziness: float = 1.0
     acceptance: str = "metropolis"
     variance: float = 1.0
-    thrift: ClassVar[float] = 0.0
+    thrift: float = field(default=0.0, repr=False)
     name: ClassVar[str]
 
     def __post_init__(self) -> None:
@@ -294,17 +300,20 @@ class Method:
         seed: int | None = None,
         chain_number: int = 0,
         threads: int | None = None,
+        public_rows: int | None = None,
+        meter: chain.Meter | None = None,
     ) -> Sampler:
         """A sampler over these records. ``reference``: a fixed point for control variates of this ``order``."""
         rows = x if isinstance(x, Rows) else model.load(x, y, per_record=per_record)
         p = len(model.parameters)
         proposal = self.proposal.compiled(p, model.parameter_box)
-        found = self._reference(model, rows, reference, order, proposal, threads)
+        size = rows.x.shape[0] if public_rows is None else public_rows
+        found = self._reference(model, rows, reference, order, proposal, threads, size)
         streams = randomness.secure_streams() if seed is None else randomness.test_streams(seed, chain_number)
-        return Sampler(model, rows, self.rule(rows.x.shape[0], found.order), proposal, found, streams)
+        return Sampler(model, rows, self.rule(size, found.order), proposal, found, streams, meter)
 
     def _reference(
-        self, model: Model, rows: Rows, point: Any, order: int, proposal: chain.Proposal, threads: int | None
+        self, model: Model, rows: Rows, point: Any, order: int, proposal: chain.Proposal, threads: int | None, size: int
     ) -> Reference:
         from dpfastmh.steps.reference import make_reference, no_reference
 
@@ -320,7 +329,7 @@ class Method:
         at = np.asarray(point, dtype=np.float64).reshape(-1)
         if at.size != p or not np.isfinite(at).all():
             raise MethodError(f"reference has {at.size} numbers: give {p} finite ones")
-        return make_reference(model, rows, at, proposal.directions, order=order, threads=threads)
+        return make_reference(model, rows, at, proposal.directions, order=order, threads=threads, public_rows=size)
 
 
 ACCEPTANCE = {"metropolis": chain.METROPOLIS, "barker": chain.BARKER, "penalty": chain.PENALTY}
@@ -377,6 +386,7 @@ class DPFastMH(Method):
     acceptance: str = "barker"
     ratio: float = 1.0
     full_batch: bool = True
+    thrift: float = 0.1
     name: ClassVar[str] = "dp-fast-mh"
 
     def __post_init__(self) -> None:

@@ -33,3 +33,8 @@ def test_streams(seed: int, chain: int = 0) -> Streams:
     """Four streams made from a seed. For tests and non-private work: whoever knows the seed knows every draw."""
     words = np.random.SeedSequence([seed, chain]).generate_state(8, np.uint64)
     return _streams([int(words[2 * k]) << 64 | int(words[2 * k + 1]) for k in range(4)])
+
+
+def test_noise(seed: int, release: int) -> np.random.Generator:
+    """Noise for the release of this number, made from a seed: **not private**."""
+    return np.random.default_rng([seed, 2**32 + release])

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +53,7 @@ __all__ = [
 ]
 
 FloatArray = npt.NDArray[np.float64]
+Number = TypeVar("Number", np.float64, np.int64)
 IntArray = npt.NDArray[np.int64]
 
 _FLOAT_SLACK = 1 + 2.0**-30
@@ -302,13 +303,13 @@ def triangle_to_matrix(numbers: FloatArray, columns: int, predictors: int = 1) -
     return np.asarray(numbers[_matrix_positions(columns, predictors)], dtype=np.float64)
 
 
-def triangle_from_matrix(matrix: FloatArray, columns: int, predictors: int = 1) -> FloatArray:
+def triangle_from_matrix(matrix: npt.NDArray[Number], columns: int, predictors: int = 1) -> npt.NDArray[Number]:
     """The different numbers of a symmetric matrix, in the order of `triangle_multiplicity`."""
     size = columns * predictors
     if matrix.shape != (size, size):
         raise ValueError(f"expected a matrix of {size}×{size}, got shape {matrix.shape}")
     _, first = np.unique(_matrix_positions(columns, predictors), return_index=True)
-    return np.asarray(matrix.ravel()[first], dtype=np.float64)
+    return np.asarray(matrix.ravel()[first], dtype=matrix.dtype)
 
 
 def newton_direction(gradient: FloatArray, hessian: FloatArray, floor: float, cap: float) -> FloatArray:

@@ -83,7 +83,8 @@ class Meter(NamedTuple):
     full: CostTable
     minibatch: CostTable
     expanded: CostTable  # both orders of control variates, at ratio 1
-    widening: float  # relative allowance for rounding of the expansion, see ``privacy.boundary``
+    widening: float  # relative allowance for rounding, see ``privacy.boundary``
+    reach: float  # moves with a larger bound are never made
 
 
 class Streams(NamedTuple):
@@ -290,13 +291,14 @@ def minibatch_ratio(model, rows, work, streams, place, coordinate, bound, rate, 
 @inlined
 def step_cost(meter, rule, batch, limit):
     """The Rényi cost of this step's accept bit, whatever the lazy coin says: a function of public bounds alone."""
+    first = limit.first * (1.0 + meter.widening)
     if batch == FULL:
-        return look_up(meter.full, limit.first, 0.0)
+        return look_up(meter.full, first, 0.0)
     if batch == MINIBATCH:
-        return look_up(meter.minibatch, limit.first, 0.0)
+        return look_up(meter.minibatch, first, 0.0)
     bound = limit.order2 if batch == ORDER2 else limit.order1
     ratio = bound / rate_per_row(rule, bound, limit.first)
-    return look_up(meter.expanded, limit.first * (1.0 + meter.widening), ratio * bound)
+    return look_up(meter.expanded, first, ratio * bound)
 
 
 @compiled

@@ -60,8 +60,8 @@ def sum_row_energies(model, rows, work, theta, first, last):
 
 
 def grid(largest: float, rows: int) -> float:
-    """A power of two such that ``rows`` numbers up to ``largest`` add up within 62 bits, and one within 50."""
-    bits = min(50, 61 - math.ceil(math.log2(max(rows, 2))))
+    """A power of two such that ``rows`` numbers up to ``largest`` add up within 54 bits, and one within 50."""
+    bits = min(50, 54 - math.ceil(math.log2(max(rows, 2))))
     return 2.0 ** (math.ceil(math.log2(largest)) - bits)
 
 
@@ -72,13 +72,19 @@ def grids(table: GLMTable, rows: int) -> tuple[float, float]:
 
 
 def integer_sums(
-    model: Model, rows: Rows, point: np.ndarray, *, order: int = 2, threads: int | None = None
+    model: Model,
+    rows: Rows,
+    point: np.ndarray,
+    *,
+    order: int = 2,
+    threads: int | None = None,
+    public_rows: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray, float, float]:
     """PRIVATE. (G, H, their cells): integer sums at ``point``, H symmetric; the same whatever ``threads``."""
     from dpfastmh.steps.compiled import SHIPPED
 
     table, p, n = model.table(), point.size, rows.x.shape[0]
-    gradient_grid, hessian_grid = grids(table, n)
+    gradient_grid, hessian_grid = grids(table, public_rows or n)
     point = np.ascontiguousarray(point, dtype=np.float64)
 
     def part(first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
@@ -126,10 +132,19 @@ def no_reference(p: int) -> Reference:
 
 
 def make_reference(
-    model: Model, rows: Rows, point: np.ndarray, directions: np.ndarray, *, order: int = 2, threads: int | None = None
+    model: Model,
+    rows: Rows,
+    point: np.ndarray,
+    directions: np.ndarray,
+    *,
+    order: int = 2,
+    threads: int | None = None,
+    public_rows: int | None = None,
 ) -> Reference:
     """PRIVATE. The sums around ``point``, with H·direction ready for every direction of the proposal."""
-    gradient, hessian, gradient_grid, hessian_grid = integer_sums(model, rows, point, order=order, threads=threads)
+    gradient, hessian, gradient_grid, hessian_grid = integer_sums(
+        model, rows, point, order=order, threads=threads, public_rows=public_rows
+    )
     inverse = 1.0 / model.temperature
     curvature = np.ascontiguousarray(hessian * (hessian_grid * inverse))
     image = curvature if directions.size == 0 or order < 2 else np.ascontiguousarray(directions @ curvature)

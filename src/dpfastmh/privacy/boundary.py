@@ -1,0 +1,274 @@
+"""THE PRIVATE BOUNDARY. Everything that can leave the private side leaves through this file.
+
+``PrivateRecords`` holds the rows. Three things come out of it, each charged before it is computed:
+
+1. ``noisy_gradient`` — Σ g_i at a public point, with discrete Gaussian noise;
+2. ``noisy_hessian``  — Σ h_i at a public point, likewise;
+3. ``PrivateChain.run`` — the accept bits of a chain, in the form of the states they lead to and counts of acceptances.
+
+A chain's states are a function of public proposals and of its accept bits. What it keeps for itself, and never returns:
+the sums G and H, energies, row numbers, batch sizes, which steps were skipped by the lazy coin, and how long anything
+took. The public side of the library is handed these two objects and nothing else.
+
+**Rounding.** (i) A uniform of 53 bits decides each bit: the filter sets (1+e^ε)·steps·2⁻⁵² of δ aside. (ii) ℓ is the
+sum of the other records' part, which is a sum of whole numbers and therefore has the same value under both neighbours,
+and of this unit's part. Weights are whole multiples of 2⁻⁴⁸ and energies of 2⁻³², which moves a row's part by less than
+``CELLS``. The expansion's G·δ + v·δ + ½δᵀHδ is computed in floating point from whole-number sums over N rows: at most
+1,024 accepted increments and p products, each rounded relative to a total below N times one row's part, so that one
+unit's part is off by a share below N·(1100 + 16p)·2⁻⁵² of its bound. Row numbers and thinning are off by relative
+N·2⁻⁶⁴ and 2⁻⁵³. ``widening`` is four times the sum of these; every bound is charged (1 + widening) times over.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dpfastmh import losses, randomness
+from dpfastmh.models import GLM, Model
+from dpfastmh.privacy.accept_bit import CostTable, cost_table
+from dpfastmh.privacy.filter import Share
+from dpfastmh.privacy.releases import (
+    GaussianSum,
+    gradient_sensitivity,
+    hessian_sensitivity,
+    softmax_curvature_norm,
+    softmax_slope_norm,
+    triangle_from_matrix,
+    triangle_multiplicity,
+    triangle_to_matrix,
+)
+
+if TYPE_CHECKING:
+    from dpfastmh.methods import Method, Sampler, State
+
+FloatArray = npt.NDArray[np.float64]
+CELLS = 2.0**-31
+LARGEST_BOUND = 1.0  # of one row: moves that could change one row's log-likelihood by more are never made
+
+
+class Released(NamedTuple):
+    """What a chain gives out: functions of public proposals and accept bits."""
+
+    draws: FloatArray  # (draw, parameter)
+    position: FloatArray
+    steps: int
+    tried: npt.NDArray[np.int64]  # by coordinate or direction
+    accepted: npt.NDArray[np.int64]
+    spent: float  # Rényi cost of these steps
+    closed: bool  # the next step would have passed the share's limit
+
+
+class PrivateSteps(Protocol):
+    """All that the public side may do with a chain over records it cannot see."""
+
+    def run(self, steps: int, *, thin: int = 1) -> Released: ...
+
+
+class PrivateRecords:
+    """The records of a model. ``units`` (people, say) is public; the number of rows they hold is not."""
+
+    __slots__ = ("__rows", "__seed", "model", "rows_per_unit", "threads", "units")
+
+    def __init__(
+        self,
+        model: Model,
+        rows: Any,
+        *,
+        units: int,
+        rows_per_unit: int = 1,
+        seed: int | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.model, self.units, self.rows_per_unit, self.threads = model, units, rows_per_unit, threads
+        self.__rows = rows
+        self.__seed = seed
+
+    def __repr__(self) -> str:
+        return f"<PrivateRecords: {self.units} units of {self.model!r}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("private records cannot be pickled or copied: they would leave the private side")
+
+    @property
+    def private(self) -> bool:
+        """False where a seed makes the randomness known."""
+        return self.__seed is None
+
+    def noisy_gradient(self, point: FloatArray, rho: float, account: Share) -> tuple[FloatArray, float]:
+        """Σ ∇U_i(θ)/τ + noise at a zCDP cost of ``rho``, and the noise's standard deviation."""
+        from dpfastmh.steps.reference import grids, integer_sums
+
+        release = GaussianSum(
+            "gradient",
+            gradient_sensitivity(self._slope(point), self._glm.domain.norm2(), 1.0, self.rows_per_unit),
+            grids(self.model.table(), self._most_rows)[0],
+            rho,
+            self.units,
+            np.ones(point.size),
+            self.rows_per_unit,
+        )
+        return self._release(
+            release, account, lambda: integer_sums(self.model, self.__rows, point, order=1, **self._sizes)[0]
+        )
+
+    def noisy_hessian(self, point: FloatArray, rho: float, account: Share) -> tuple[FloatArray, float]:
+        """Σ ∇²U_i(θ)/τ + symmetric noise at a zCDP cost of ``rho``, and the standard deviation on the diagonal."""
+        from dpfastmh.steps.reference import grids, integer_sums
+
+        model = self._glm
+        d, m = len(model.domain.features), model.predictors
+        curvature = softmax_curvature_norm(m + 1) if isinstance(model.loss, losses.Softmax) else model.loss.constants[1]
+        release = GaussianSum(
+            "hessian",
+            hessian_sensitivity(
+                curvature, model.domain.norm2(), 1.0, convex=model.loss.convex, rows_per_unit=self.rows_per_unit
+            ),
+            grids(self.model.table(), self._most_rows)[1],
+            rho,
+            self.units,
+            triangle_multiplicity(d, m),
+            self.rows_per_unit,
+        )
+
+        def sums() -> npt.NDArray[np.int64]:
+            matrix = integer_sums(self.model, self.__rows, point, order=2, **self._sizes)[1]
+            return triangle_from_matrix(matrix, d, m)
+
+        numbers, sd = self._release(release, account, sums)
+        return triangle_to_matrix(numbers, d, m), sd
+
+    def chain(
+        self, method: Method, start: FloatArray, account: Share, *, reference: FloatArray | None, number: int = 0
+    ) -> PrivateChain:
+        """A chain from a public start, paying from ``account``. ``reference`` is a public expansion point."""
+        meter = make_meter(self.model, method, account.alpha, self.units, self.rows_per_unit)
+        sampler = method.on(
+            self.model,
+            self.__rows,
+            reference=reference,
+            seed=self.__seed,
+            chain_number=number,
+            threads=self.threads,
+            public_rows=self._most_rows,
+            meter=meter,
+        )
+        return PrivateChain(sampler, sampler.init(start), account)
+
+    @property
+    def _glm(self) -> GLM:
+        if not isinstance(self.model, GLM):
+            raise TypeError(f"{type(self.model).__name__} has no gradient of known sensitivity: give a start instead")
+        return self.model
+
+    @property
+    def _most_rows(self) -> int:
+        return self.units * self.rows_per_unit
+
+    @property
+    def _sizes(self) -> dict[str, Any]:
+        return {"threads": self.threads, "public_rows": self._most_rows}
+
+    def _slope(self, point: FloatArray) -> float:
+        """sup |L′| at a public point: σ(s(θ)) for the logistic loss, ½ at θ = 0."""
+        model = self._glm
+        if isinstance(model.loss, losses.Softmax):
+            return softmax_slope_norm(model.predictors + 1)
+        if isinstance(model.loss, losses.Logistic):
+            return 1.0 / (1.0 + math.exp(-min(model.domain.support(point), 700.0)))
+        return float(model.loss.constants[0])
+
+    def _release(self, release: GaussianSum, account: Share, sums: Any) -> tuple[FloatArray, float]:
+        inverse = 1.0 / self.model.temperature
+        noise = None if self.__seed is None else randomness.test_noise(self.__seed, account.steps)
+        numbers = release.release(sums(), account, insecure_rng=noise)
+        return numbers * inverse, release.noise_sd * inverse
+
+
+class PrivateChain:
+    """One chain over private records: it can only be run, and only while its share lasts."""
+
+    __slots__ = ("__sampler", "__state", "_account")
+
+    def __init__(self, sampler: Sampler, state: State, account: Share) -> None:
+        self.__sampler, self.__state, self._account = sampler, state, account
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a private chain cannot be pickled or copied: its state holds sums over records")
+
+    def run(self, steps: int, *, thin: int = 1) -> Released:
+        """At most ``steps`` steps, fewer if the share ends. Their cost is entered before anything is returned."""
+        account = self._account
+        allowed = min(steps, account.steps_cap - account.steps)
+        if allowed < 1:
+            nothing = np.zeros(self.__sampler.proposal.scale.size, np.int64)
+            empty = np.empty((0, len(self.__sampler.model.parameters)))
+            return Released(empty, self.__state.position, 0, nothing, nothing, 0.0, True)
+        following, draws, info, spent = self.__sampler.run_metered(
+            self.__state, allowed, thin=thin, limit=account.running_limit(allowed)
+        )
+        if info.steps:
+            account.charge_sum("accept bits", spent, info.steps)
+        self.__state = following
+        return Released(
+            draws,
+            following.position,
+            info.steps,
+            info.tried_by_direction,
+            info.accepted_by_direction,
+            spent,
+            info.steps < steps,
+        )
+
+
+def widening(parameters: int, rows: int) -> float:
+    """The relative allowance for rounding; see the head of this file."""
+    return 4.0 * (rows * (1100.0 + 16.0 * parameters) * 2.0**-52 + rows * 2.0**-64 + 2.0**-50)
+
+
+def make_meter(model: Model, method: Method, alpha: float, units: int, rows_per_unit: int = 1) -> Any:
+    """What each kind of step costs at order α: a function of public numbers alone."""
+    from dpfastmh.steps.chain import Meter
+
+    if method.acceptance == "metropolis":
+        raise ValueError('Metropolis acceptance cannot be private: a sure acceptance gives a record away; use "barker"')
+    full, mini = method.batches()
+    ratio = method.rates(units)[1]
+    if mini and method.acceptance != "barker":
+        raise ValueError("penalty acceptance is private on the full batch only: use DPFastMHFull, or barker")
+    if mini and not ratio <= 1.0:
+        raise ValueError(f"ratio is {ratio:g}: a private minibatch needs x = Nb/λ of at most 1; use DPFastMH")
+    shared: dict[str, Any] = {
+        "laziness": method.laziness,
+        "rows_per_unit": rows_per_unit,
+        "shift": rows_per_unit * CELLS,
+    }
+    variance = {} if method.acceptance == "barker" else {"variance": method.variance}
+    refused = CostTable(np.full(1, math.inf), 0.0, -1.0, 1.0, 0.0, 0.0, 0.0)
+    tables = {"full": refused, "minibatch": refused, "control-variate": refused}
+    largest = LARGEST_BOUND * 1.01
+    if full:
+        tables["full"] = cost_table(
+            alpha,
+            largest,
+            batch="full",
+            acceptance=method.acceptance,
+            **shared,
+            **variance,  # type: ignore[arg-type]
+        )
+    if mini:
+        tables["minibatch"] = cost_table(alpha, largest, batch="minibatch", x=ratio, **shared)
+        if model.has_expansion:
+            tables["control-variate"] = cost_table(alpha, 2.0 * largest, batch="control-variate", x=1.0, **shared)
+    return Meter(
+        True,
+        0.0,
+        tables["full"],
+        tables["minibatch"],
+        tables["control-variate"],
+        widening(len(model.parameters), units * rows_per_unit),
+        LARGEST_BOUND,
+    )
