@@ -2,7 +2,7 @@
 
 Coordinate moves give the cost of a step that looks at data and of one that does not (κ < 1); moves in all coefficients
 at once, shaped by the posterior covariance, give effective draws per second. The settings come from a search over scale
-and λ: ESS per second is flat between 1.6 and 2.4 and between λ = .003 and .1, and falls when λ passes 1.
+and λ: ESS per second is flat between 1.6 and 2.4 and between λ = .003 and .1, and falls from λ = 1 on.
 """
 
 from __future__ import annotations

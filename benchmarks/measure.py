@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
 
 def cpu_microseconds(work: Callable[[], T], steps: int) -> tuple[float, T]:
-    """Time of this thread on a processor, per step, and the result: what other users of the machine take is left out."""
+    """The result, and the time of this thread on a processor per step: what others run meanwhile is left out."""
     start = time.thread_time()
     result = work()
     return (time.thread_time() - start) / steps * 1e6, result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from statistics import median
 
@@ -38,5 +39,8 @@ def _speed_up(what: str, samplers: Sequence[Sampler], start: object, steps: int,
     )
     figure = 2.0 * median(times["one"]) / median(times["two"])
     best = 2.0 * min(times["one"]) / min(times["two"])
-    note = f"one {spread(times['one'])} s, two {spread(times['two'])} s; {best:.2f} from the fastest of each"
+    note = (
+        f"one {spread(times['one'])} s, two {spread(times['two'])} s; {best:.2f} from the fastest of each; "
+        f"load {os.getloadavg()[0]:.1f}"
+    )
     return Row(PART, f"{what}: two chains on two threads", figure, "×", ">= 1.8", note)

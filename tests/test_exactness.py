@@ -524,23 +524,28 @@ def test_controls_planted_in_the_ratio() -> None:
             assert min(dropped_prior, wrong_sign, no_expansion) > 5e-3, (name, order)
 
 
+def at_another_rate(factor: float) -> finite.Law:
+    """The counts at ``factor`` times their rates, the weights unchanged."""
+
+    def law(sampler: Sampler, theta: np.ndarray, move: finite.Move) -> theory.RatioLaw:
+        at = finite.pieces(sampler, theta, move)
+        share = sampler._rows.share if sampler._rows.share.size else np.ones(3)
+        b, r, d, counts = share * at.bound, share * at.rate, at.differences, np.arange(40)
+        weights, means = np.log((2 * r + b - d) / (2 * r + b + d)), r + 0.5 * (d + b)
+        laws = [
+            theory.RatioLaw(counts * weight, poisson.pmf(counts, factor * mean))
+            for weight, mean in zip(weights, means, strict=True)
+        ]
+        return functools.reduce(theory._combined, laws).shifted(at.prior)
+
+    return law
+
+
 def test_controls_in_the_rates() -> None:
-    """Rates and weights that do not belong together, and rows by alias drawn at the uniform total rate."""
-
-    def mismatched(factor: float) -> finite.Law:
-        def law(sampler: Sampler, theta: np.ndarray, move: finite.Move) -> theory.RatioLaw:
-            at = finite.pieces(sampler, theta, move)
-            b, r, d = at.bound, at.rate, at.differences
-            laws = [
-                theory.RatioLaw(
-                    counts * math.log((2 * r + b - u) / (2 * r + b + u)), poisson.pmf(counts, factor * mean)
-                )
-                for u, mean in zip(d, r + 0.5 * (d + b), strict=True)
-                for counts in [np.arange(40.0)]
-            ]
-            return functools.reduce(theory._combined, laws).shifted(at.prior)
-
-        return law
-
-    assert defect("logistic", "minibatch", mismatched(1.0)) < EXACT
-    assert defect("logistic", "minibatch", mismatched(1.1)) > 1e-3
+    """Rates and weights that do not belong together; rows drawn by an alias table, but N(r + b) of them instead of
+    Σc_i(r + b)."""
+    for ratio in ("minibatch", "thinned", "alias"):
+        assert defect("mixture, published bound", ratio, at_another_rate(1.0)) < EXACT
+    share = sampler_for("mixture, published bound", "alias", 1.0)._rows.share
+    assert defect("mixture, published bound", "alias", at_another_rate(3 / share.sum())) > 1e-2
+    assert defect("logistic", "minibatch", at_another_rate(1.1)) > 1e-3

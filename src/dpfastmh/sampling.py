@@ -59,10 +59,9 @@ class Settings:
     """The planner's choices; every one may be set by hand in ``sample``."""
 
     warm_share: float = 0.25  # of the budget, for the start
-    rounds: int = 5  # Newton steps
-    hessian_share: float = 0.3  # of the start's budget
-    gradient_weights: tuple[float, ...] = (1.0, 1.0, 2.0, 4.0, 4.0)
-    hessian_rounds: tuple[int, ...] = (0, 2)
+    hessian_share: float = 0.35  # of the start's budget
+    gradient_weights: tuple[float, ...] = (1.0, 1.0, 1.0, 2.0, 4.0, 4.0)  # one Newton step each
+    hessian_rounds: tuple[int, ...] = (0, 1, 2)
     laziness: float | None = None
     scale: float | None = None  # of a move, in conditional standard deviations
     dispersion: float = 0.3  # of the chains' starts, in posterior standard deviations
@@ -98,7 +97,7 @@ def warm_start(records: PrivateRecords, account: Share, settings: Settings) -> S
     hessian_rho = rho * settings.hessian_share / len(settings.hessian_rounds)
     point, precision = np.zeros(p), np.eye(p)
     estimates, trust = [], []
-    for round_number in range(settings.rounds):
+    for round_number in range(len(settings.gradient_weights)):
         slope, curvature = energy_derivatives(prior, point)
         if round_number in settings.hessian_rounds:
             hessian, spread = records.noisy_hessian(point, hessian_rho, account)

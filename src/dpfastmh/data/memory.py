@@ -91,7 +91,8 @@ def rows(
             raise DomainError("record bounds must lie above 0 and not exceed the public maximum")
         if per_record == "alias":
             alias, threshold = alias_table(share)
-    return Rows(x, np.zeros(0, x.dtype) if y is None else y, np.ascontiguousarray(share), alias, threshold)
+    weight = float(share.sum()) if alias.size else float(x.shape[0])
+    return Rows(x, np.zeros(0, x.dtype) if y is None else y, np.ascontiguousarray(share), alias, threshold, weight)
 
 
 def alias_table(weights: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:

@@ -10,7 +10,8 @@ A step at θ proposes θ′ = θ + δ from a symmetric law and then, with everyt
 **Poisson minibatch.** Record i enters s_i ~ Poisson(r + (dU_i + b)/2) times, dU_i = U_i(θ′) − U_i(θ) ∈ [−b, b], and
 ℓ = Σ s_i log((2r + b − dU_i)/(2r + b + dU_i)). Exact: under the reverse move dU_i changes sign, the rates exchange
 their roles, and Π P(s | forward)/Π P(s | reverse) = exp(−Σ dU_i)^{-1}·e^{-ℓ}, the normalisers cancelling. To draw it,
-B ~ Poisson(N(r + b)), each of the B rows is uniform, and kept with probability (r + (dU + b)/2)/(r + b).
+B ~ Poisson(N(r + b)), each of the B rows is uniform, and kept with probability (r + (dU + b)/2)/(r + b). With bounds
+c_i b by record, r_i = c_i r; rows are drawn uniformly and thinned further, or in proportion to c_i by an alias table.
 
 **Control variates.** Around a fixed reference θ̂ the sums G = Σ g_i and H = Σ h_i give the expansion of Σ dU_i at the
 cost of a dot product; only the remainders, with their far smaller bound, are left to the minibatch.
@@ -267,7 +268,7 @@ def _weigh(rows, work, n, bound, rate):
 @compiled
 def minibatch_ratio(model, rows, work, streams, place, coordinate, bound, rate, reference, order):
     """ℓ by Poisson splitting of the energy differences, or of what an expansion leaves of them; and the rows read."""
-    mean = rows.x.shape[0] * (rate + bound)
+    mean = rows.weight * (rate + bound)
     count = streams.counts.poisson(mean)
     total, done = 0, 0
     while done < count:

@@ -42,6 +42,7 @@ class Rows(NamedTuple):
     share: np.ndarray  # (N,) or (0,): c_i / c in (0, 1]
     alias: np.ndarray  # (N,) or (0,): partner of each cell of the alias table
     threshold: np.ndarray  # (N,) or (0,): probability of keeping the cell itself
+    weight: float  # mean batch size over r + b: N, or Σ c_i/c where rows are drawn by c_i
 
 
 class Work(NamedTuple):
