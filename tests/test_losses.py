@@ -23,7 +23,6 @@ from dpfastmh.domain import Ball, Box, Constant, Domain, OneHot
 from dpfastmh.losses import Logistic, LogisticError, Poisson, PseudoHuber, Softmax, StudentT
 from dpfastmh.models import GLM, Mixture
 from dpfastmh.priors import Normal
-from dpfastmh.steps.dispatch import source_stamp
 from dpfastmh.steps.likelihood import (
     TILE,
     Place,
@@ -410,13 +409,11 @@ def test_the_logistic_record_bound_is_approached_at_the_reach() -> None:
 
 
 # -- bounds of a move --------------------------------------------------------------------------------------------------
-STAMP = source_stamp()  # part of the key in the disk cache, as in the library
 
 
-@njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def probe(model, rows, work, place, coordinate, reference, found):
     """Bounds of the move, and |dU_i| and what the expansions leave of it for every row."""
-    STAMP  # noqa: B018
     locate(model, place)
     limit = bounds(model, place, coordinate, reference)
     n = rows.x.shape[0]
@@ -556,9 +553,8 @@ def test_a_wrong_bound_is_caught(bug: str) -> None:
 
 
 # -- the support function, compiled -----------------------------------------------------------------------------------
-@njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def compiled_spread(table, classes, vector):
-    STAMP  # noqa: B018
     return spread(table, classes, vector)
 
 
@@ -588,9 +584,8 @@ def test_the_spread_of_several_classes_by_brute_force(name: str) -> None:
 
 
 # -- the mixture ------------------------------------------------------------------------------------------------------
-@njit(cache=True, error_model="numpy")
+@njit(error_model="numpy")
 def probe_mixture(model, rows, work, place, reference, found):
-    STAMP  # noqa: B018
     n = rows.x.shape[0]
     for i in range(n):
         work.index[i] = i

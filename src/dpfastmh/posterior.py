@@ -75,9 +75,7 @@ class Posterior:
         for j, name in enumerate(self.names):
             column = self.draws[:, :, j]
             low, high = np.quantile(column, [0.05, 0.95])
-            lines.append(
-                f"{name:>{width}}{column.mean():10.3f}{self.sds[j]:9.3f}{low:10.3f}{high:10.3f}{ess[j]:7.0f}"
-            )
+            lines.append(f"{name:>{width}}{column.mean():10.3f}{self.sds[j]:9.3f}{low:10.3f}{high:10.3f}{ess[j]:7.0f}")
         lines += [f"warning: {text}" for text in self.warnings]
         return "\n".join(lines)
 

@@ -140,9 +140,7 @@ class Moves:
         return float(1.0 / np.max(self.errors) ** 2)
 
 
-def choose_moves(
-    model: GLM, start: Start, rho: float, rows: float, settings: Settings, *, seconds: float
-) -> Moves:
+def choose_moves(model: GLM, start: Start, rho: float, rows: float, settings: Settings, *, seconds: float) -> Moves:
     """The scales and laziness that buy the most from ``rho`` within about ``seconds`` of work."""
     candidates = []
     for laziness in (0.05, 0.1, 0.25, 0.5, 1.0) if settings.laziness is None else (settings.laziness,):
@@ -224,9 +222,7 @@ def sample(
     shares = [account.reserve(f"chain {k + 1}", account.left / (chains - k), most_steps) for k in range(chains)]
     starts = _dispersed(start, chains, settings.dispersion, seed)
     thin = max(1, math.ceil(min(1.3 * moves.steps, most_steps) / MOST_DRAWS))
-    running = [
-        records.chain(method, starts[k], shares[k], reference=start.point, number=k) for k in range(chains)
-    ]
+    running = [records.chain(method, starts[k], shares[k], reference=start.point, number=k) for k in range(chains)]
     with ThreadPoolExecutor(chains) as pool:
         results = list(pool.map(lambda chain: _until_closed(chain, most_steps, thin), running))
     for share in shares:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,14 +21,16 @@ from dpfastmh.steps.likelihood import (
     remainders,
 )
 
+_numbers = itertools.count()
+
 
 def table_class(difference: Callable[..., float], bound: Callable[..., float]) -> Any:
     """A new NamedTuple class whose operations call these two functions, compiled if they are not yet."""
     compiled_difference = difference if isinstance(difference, Dispatcher) else njit(error_model="numpy")(difference)
     compiled_bound = bound if isinstance(bound, Dispatcher) else njit(error_model="numpy")(bound)
 
-    class EnergyTable(NamedTuple):
-        inverse_temperature: float
+    # Numba names machine code after its types: two energies under one name would run each other's code
+    EnergyTable: Any = NamedTuple(f"EnergyTable{next(_numbers)}", [("inverse_temperature", float)])  # noqa: UP014
 
     @gather.of(EnergyTable)
     def _gather(model, rows, work, start, stop, place, coordinate):

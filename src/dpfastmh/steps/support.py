@@ -37,7 +37,10 @@ def _box_ball(start, stop, radius, a, at, b, other):
                 held += 1.0
             else:
                 free += size * size
-        if free == 0.0 or held >= radius * radius:
+        if free == 0.0:
+            t = np.inf  # every coordinate at its end still fits into the ball
+            break
+        if held >= radius * radius:
             break
         following = math.sqrt((radius * radius - held) / free)
         if following <= t:

@@ -1,4 +1,4 @@
-"""What each command does."""
+"""Two chains on the shipped Adult census table."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import time
 import numpy as np
 
 
-def run(chosen: argparse.Namespace) -> int:
-    return {"demo": demo}[chosen.command](chosen)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The demonstration has no options."""
 
 
-def demo(chosen: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Two chains with control variates on Adult, without a privacy budget, and says so."""
     from dpfastmh import Coordinates, LogisticRegression, TunaMH, datasets, run_chains
     from dpfastmh.steps.reference import mode

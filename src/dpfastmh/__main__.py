@@ -1,0 +1,7 @@
+"""``python -m dpfastmh`` is ``dpfastmh``."""
+
+import sys
+
+from dpfastmh.cli import main
+
+sys.exit(main())

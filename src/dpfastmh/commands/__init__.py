@@ -1,0 +1,9 @@
+"""The commands of ``dpfastmh``, one file each.
+
+A command's module has a line of ``HELP``, ``add_arguments(parser)`` and ``run(arguments) -> exit code``. Only the chosen
+command's module is imported, and each imports heavy libraries inside ``run``: ``dpfastmh --help`` stays instant.
+"""
+
+COMMANDS = {
+    "demo": "sample a posterior of the shipped Adult census data",
+}
