@@ -152,20 +152,29 @@ def test_distance_from_the_gaussian_limit(epsilon: float, delta: float, at_most:
 
 
 def test_float_reserve_value_and_refusals() -> None:
-    assert float_reserve(10**6, 1.0) == pytest.approx((1 + math.e) * 1e6 * 2**-52, rel=1e-12)
-    assert float_reserve(10**6, 1.0) >= (1 + math.e) * 1e6 * 2**-52
+    assert float_reserve(10**9, 1.0) == pytest.approx((1 + math.e) * 1e9 * 2**-63, rel=1e-12)
+    assert float_reserve(10**9, 1.0) >= (1 + math.e) * 1e9 * 2**-63
     assert float_reserve(10, 1e4) == math.inf
-    left = Budget(1.0, 1e-6).minus_float_reserve(10**6)
+    left = Budget(1.0, 1e-6).minus_float_reserve(10**9)
     assert left.epsilon == 1.0
-    assert left.delta == pytest.approx(1e-6 - float_reserve(10**6, 1.0), rel=1e-12)
-    reserve = float_reserve(10**6, 1.0)
-    Budget(1.0, 2.01 * reserve).minus_float_reserve(10**6)
+    assert left.delta == pytest.approx(1e-6 - float_reserve(10**9, 1.0), rel=1e-12)
+    reserve = float_reserve(10**9, 1.0)
+    Budget(1.0, 2.01 * reserve).minus_float_reserve(10**9)
     for budget in (Budget(1.0, 1.99 * reserve), Budget(1.0, 1e-10), Budget(800.0, 0.1)):
         with pytest.raises(ValueError, match=r"more than half; lower steps_cap or epsilon, or raise delta$"):
-            budget.minus_float_reserve(10**6)
+            budget.minus_float_reserve(10**9)
     for cap in (0, -1, 1.5, math.nan):
         with pytest.raises(ValueError, match="steps_cap"):
             float_reserve(cap, 1.0)  # type: ignore[arg-type]
+
+
+def test_most_steps_cost_a_hundredth_of_delta() -> None:
+    for epsilon, delta in ((0.1, 1e-9), (1.0, 1e-6), (8.0, 1e-5), (20.0, 1e-3)):
+        budget = Budget(epsilon, delta)
+        steps = budget.most_steps()
+        assert float_reserve(steps, epsilon) <= 0.0101 * delta
+        assert float_reserve(2 * steps + 2, epsilon) > 0.01 * delta
+    assert Budget(60.0, 1e-9).most_steps() == 1
 
 
 def test_importing_budgets_is_light() -> None:

@@ -172,8 +172,8 @@ def test_steps_are_capped() -> None:
 
 
 def test_the_limit_pays_for_rounding_out_of_delta() -> None:
-    """The claim at δ minus the reserve: an enforced cap of T steps of 53-bit numbers costs what the reserve says."""
-    cap = 5 * 10**8
+    """The claim at δ minus the reserve: an enforced cap of T steps of 64-bit coins costs what the reserve says."""
+    cap = 10**12
     account = RenyiFilter(BUDGET, steps_cap=cap, alpha=22.0)
     reduced = BUDGET.delta - float_reserve(cap, BUDGET.epsilon)
     assert account.limit == pytest.approx(rdp_budget(BUDGET.epsilon, reduced, 22.0), rel=1e-9)

@@ -106,9 +106,14 @@ class Budget:
                 f"use a delta well below {1 / count:.1g}, or force it knowingly"
             )
 
-    def minus_float_reserve(self, steps_cap: int) -> Budget:
+    def most_steps(self, coin_bits: int = 64) -> int:
+        """How many accept bits `float_reserve` pays for with a hundredth of δ; at least 1."""
+        price = float_reserve(1, self.epsilon, coin_bits)
+        return max(1, int(min(0.01 * self.delta / price, 2.0**50)))
+
+    def minus_float_reserve(self, steps_cap: int, coin_bits: int = 64) -> Budget:
         """The budget left once `float_reserve` for at most `steps_cap` accept bits is set aside from δ."""
-        reserve = float_reserve(steps_cap, self.epsilon)
+        reserve = float_reserve(steps_cap, self.epsilon, coin_bits)
         if reserve > self.delta / 2:
             raise ValueError(
                 f"rounding of random numbers over {steps_cap} steps needs {reserve:.2g} of delta={self.delta:g}, "
@@ -117,22 +122,23 @@ class Budget:
         return Budget(self.epsilon, math.nextafter(self.delta - reserve, 0.0))
 
 
-def float_reserve(steps_cap: int, epsilon: float) -> float:
-    """The part of δ that pays for random numbers of 53 bits: (1+e^ε)·T_max·2⁻⁵².
+def float_reserve(steps_cap: int, epsilon: float, coin_bits: int = 64) -> float:
+    """The part of δ that pays for coins of `coin_bits` random bits: (1+e^ε)·T_max·2^{1−bits}.
 
-    An accept bit drawn as u < p, with u on a grid of 2⁻⁵³, has a probability within 2⁻⁵² of p. Replacing the ideal
-    bits by the drawn ones one after another moves the law of at most T_max of them by η = T_max·2⁻⁵² in total
-    variation, for either table. With P, Q ideal and P̃, Q̃ drawn,
+    An accept bit drawn as u < p, with u on a grid of 2^{−bits}, has a probability within η₁ = 2^{1−bits} of p, rounding
+    of p itself included. Replacing the ideal bits by the drawn ones one after another moves the law of at most T_max of
+    them by η = T_max·η₁ in total variation, for either table. With P, Q ideal and P̃, Q̃ drawn,
 
         P̃(S) ≤ P(S) + η ≤ e^ε Q(S) + δ + η ≤ e^ε Q̃(S) + δ + (1+e^ε)η.
 
-    Infinite where e^ε overflows: `Budget.minus_float_reserve` then refuses.
+    Barker's coin has 64 bits (`dpfastmh.steps.chain.barker_coin`), that of the penalty rule 53. Infinite where e^ε
+    overflows: `Budget.minus_float_reserve` then refuses.
     """
     steps = checked_count(steps_cap, "steps_cap")
     exponent = checked_real(epsilon, "epsilon", "a finite number above 0", 0.0)
     if exponent > 700 or steps > 2**52:
         return math.inf
-    return (1 + math.exp(exponent)) * steps * 2.0**-52 * (1 + _SLACK_UP)
+    return (1 + math.exp(exponent)) * steps * 2.0 ** (1 - coin_bits) * (1 + _SLACK_UP)
 
 
 def _conversion_terms(delta: float, alpha: float) -> tuple[float, float, float]:

@@ -13,6 +13,7 @@ These samplers are the raw algorithms: they look at records freely and promise n
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -135,7 +136,7 @@ class Info(NamedTuple):
 def no_meter() -> chain.Meter:
     """For samplers that promise no privacy: nothing is charged and nothing stops them."""
     none = CostTable(np.zeros(1), 1.0, 0.0, 1.0, 0.0, 0.0, 0.0)
-    return chain.Meter(False, math.inf, none, none, none, 0.0, math.inf)
+    return chain.Meter(False, math.inf, none, none, none, 0.0, sys.float_info.max)
 
 
 class Sampler:

@@ -1,87 +1,80 @@
-"""Private sampling: a noisy Newton start, a chain that runs until its share of the budget is spent, and what it yields.
+"""Private sampling: a noisy Newton start, chains that run until their shares of the budget are spent, what they yield.
 
 Everything in this file is on the public side: it sees a model, public numbers, and what ``PrivateRecords`` releases.
 
-**What a step costs, and what it buys.** For small moves of one coordinate j with standard deviation s_j, Barker
-acceptance and laziness κ, a step costs ρ = 2J(κ)·E[b²] with b = L1 β_j |δ_j|/τ, and the chain is a diffusion with the
-mobility matrix M = diag(m), m_j ∝ s_j². The error covariance of its time averages is ∝ Σ M⁻¹ Σ, Σ the posterior
-covariance, so that with D = diag(Σ) and W = Σ D⁻¹ Σ
+1. *Start*: G and H are released with noise at a few points, each a noisy Newton step from the last. H also says how
+   wide the posterior is, and with that what the rest of the budget buys (``dpfastmh.planning``): too little is refused.
+2. *Adaptation*: a small part of every chain's share tries the moves; how often they were accepted, which everybody may
+   know, corrects their lengths.
+3. *Main phase*: fixed moves around a fixed reference, until the share is spent.
 
-    (sum of squared errors in posterior sd) × (ρ spent)  ∝  (Σ_j m_j β_j²)·(Σ_j W_jj/m_j),
-
-least at m_j ∝ √W_jj/β_j, where it is (Σ_j β_j √W_jj)². No other directions do better on a box: the best mobility puts
-its weight where vᵀM⁻¹WM⁻¹v/s(v)² is largest, a convex function over the ball of s, whose corners are the coordinates.
+Models without proven derivatives skip the first part: they start where they are told, or in the middle of their
+parameter box, and find the length of their moves from acceptances alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from dpfastmh import __version__, losses
+from dpfastmh import __version__
 from dpfastmh.budget import Budget
-from dpfastmh.methods import Coordinates, DPFastMH, Method
-from dpfastmh.models import GLM, Model
+from dpfastmh.methods import Coordinates, DPFastMH, DPFastMHFull, Method, ProposalLike
+from dpfastmh.models import GLM, Energy, Model
+from dpfastmh.planning import (
+    BudgetTooSmall,
+    Moves,
+    Settings,
+    Start,
+    acceptance,
+    choose_moves,
+    most_steps,
+    plan,
+    replace_setting,
+    too_small,
+)
 from dpfastmh.posterior import Posterior, Privacy
 from dpfastmh.priors import energy_derivatives
 from dpfastmh.privacy.boundary import PrivateRecords, PrivateSteps, Released
 from dpfastmh.privacy.filter import RenyiFilter, Share
 from dpfastmh.privacy.releases import newton_direction
 
+__all__ = ["BudgetTooSmall", "Settings", "plan", "sample"]
+
 FloatArray = npt.NDArray[np.float64]
 
-
-class BudgetTooSmall(ValueError):
-    """The budget cannot buy what was asked. One line, with the temperature, ε or number of units at which it would."""
-
-
-# -- what a Barker chain yields --------------------------------------------------------------------------------------
-# Effective draws per evaluated step of a random walk on N(0, 1) with Barker acceptance, by its scale in sd; computed
-# from the transition operator on a fine grid (tests repeat it). ESS/step → scale²/8 for small scales.
-SCALES = np.array([0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.3, 1.6, 2.0])
-YIELD = np.array([0.00125, 0.0049, 0.0107, 0.0272, 0.0478, 0.0801, 0.1082, 0.1289, 0.1445])
+STEPS_CAP = 5_000_000  # of one chain: public, and paid for out of δ
+MOST_DRAWS = 2_000  # kept of each chain
+TARGET = 0.42  # acceptance that models without derivatives aim at
+ROUNDS = 10  # of their adaptation
+METHODS: dict[str, type[Method]] = {method.name: method for method in (DPFastMH, DPFastMHFull)}
 
 
-def lazy_price(laziness: float) -> float:
-    """J(κ) = sup over σ of κσ(1−σ)²/(1−κσ), at σ = 2/(3 + √(9 − 8κ)): ρ of a small step is 2J b²."""
-    s = 2.0 / (3.0 + math.sqrt(9.0 - 8.0 * laziness))
-    return laziness * s * (1.0 - s) ** 2 / (1.0 - laziness * s)
+class Progress(NamedTuple):
+    """What a progress display may show: released quantities, but for the display's own clock."""
+
+    phase: str  # "start", "adapt", "main"
+    spent: float  # ε so far
+    epsilon: float  # of the budget
+    steps: int
+    draws: int
+    share: float  # of the phase, 0 to 1
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The planner's choices; every one may be set by hand in ``sample``."""
-
-    warm_share: float = 0.25  # of the budget, for the start
-    hessian_share: float = 0.35  # of the start's budget
-    gradient_weights: tuple[float, ...] = (1.0, 1.0, 1.0, 2.0, 4.0, 4.0)  # one Newton step each
-    hessian_rounds: tuple[int, ...] = (0, 1, 2)
-    laziness: float | None = None
-    scale: float | None = None  # of a move, in conditional standard deviations
-    dispersion: float = 0.3  # of the chains' starts, in posterior standard deviations
-    thrift: float = 0.1
+Watcher = Callable[[Progress], None]
 
 
-@dataclass(frozen=True)
-class Start:
-    """PUBLIC. What the warm start released: a point, a precision matrix, and how far off they may be."""
-
-    point: FloatArray
-    precision: FloatArray
-    error: FloatArray  # standard deviation of the point's error, in posterior sd
-
-    @property
-    def covariance(self) -> FloatArray:
-        return np.asarray(np.linalg.inv(self.precision))
-
-
-def warm_start(records: PrivateRecords, account: Share, settings: Settings) -> Start:
+# -- the warm start --------------------------------------------------------------------------------------------------
+def warm_start(
+    records: PrivateRecords, account: Share, settings: Settings, watch: Callable[[float], None] = lambda share: None
+) -> Start:
     """Noisy Newton steps from the prior's centre, all charged to ``account``.
 
     Each round releases G at the current point; some release H too. Near the mode every round's θ_t − P⁻¹(G_t + prior)
@@ -95,28 +88,26 @@ def warm_start(records: PrivateRecords, account: Share, settings: Settings) -> S
     weights = np.array(settings.gradient_weights)
     gradient_rho = rho * (1.0 - settings.hessian_share) * weights / weights.sum()
     hessian_rho = rho * settings.hessian_share / len(settings.hessian_rounds)
-    point, precision = np.zeros(p), np.eye(p)
-    estimates, trust = [], []
-    for round_number in range(len(settings.gradient_weights)):
+    point, precision, noise = np.zeros(p), np.eye(p), 0.0
+    estimates = []
+    for number, share in enumerate(gradient_rho):
         slope, curvature = energy_derivatives(prior, point)
-        if round_number in settings.hessian_rounds:
+        if number in settings.hessian_rounds:
             hessian, spread = records.noisy_hessian(point, hessian_rho, account)
             # noise has eigenvalues up to about √(2p)·sd: raise what lies below its scale
             precision = _floored(hessian, 0.5 * spread * math.sqrt(2.0 * p))
         whole = precision + np.diag(curvature)
-        gradient, noise = records.noisy_gradient(point, gradient_rho[round_number], account)
+        gradient, noise = records.noisy_gradient(point, share, account)
         cap = 4.0 * math.sqrt(p)
-        move = newton_direction(gradient + slope, whole, 1e-9 * float(np.trace(whole)) / p, cap)
-        estimates.append(point + move)
-        trust.append(gradient_rho[round_number])
-        point = point + move
-    last = max(settings.hessian_rounds) + 1
-    kept = np.array(trust[last:])
-    point = np.average(np.array(estimates[last:]), axis=0, weights=kept)
+        point = point + newton_direction(gradient + slope, whole, 1e-9 * float(np.trace(whole)) / p, cap)
+        estimates.append(point)
+        watch((number + 1) / len(weights))
+    last = settings.last_weights
+    point = np.average(np.array(estimates[-last.size :]), axis=0, weights=last)
     whole = precision + np.diag(energy_derivatives(prior, point)[1])
     covariance = np.linalg.inv(whole)
-    noise_of_mean = noise * math.sqrt(trust[-1] / kept.sum())
-    error = noise_of_mean * np.sqrt(np.diag(covariance @ covariance)) / np.sqrt(np.diag(covariance))
+    noise_of_mean = noise * math.sqrt(last[-1] / last.sum())
+    error = noise_of_mean * np.sqrt(np.diag(covariance @ covariance) / np.diag(covariance))
     return Start(point, whole, error)
 
 
@@ -125,157 +116,379 @@ def _floored(matrix: FloatArray, floor: float) -> FloatArray:
     return np.asarray((vectors * np.maximum(values, floor)) @ vectors.T)
 
 
-@dataclass(frozen=True)
-class Moves:
-    """PUBLIC. How a chain moves: scales by coordinate and laziness, with what they are expected to do."""
-
-    scales: FloatArray
-    laziness: float
-    steps: float  # until ``rho`` is spent
-    errors: FloatArray  # of posterior means, in posterior sd, without the start's
-    seconds: float
-
-    @property
-    def effective(self) -> float:
-        return float(1.0 / np.max(self.errors) ** 2)
-
-
-def choose_moves(model: GLM, start: Start, rho: float, rows: float, settings: Settings, *, seconds: float) -> Moves:
-    """The scales and laziness that buy the most from ``rho`` within about ``seconds`` of work."""
-    candidates = []
-    for laziness in (0.05, 0.1, 0.25, 0.5, 1.0) if settings.laziness is None else (settings.laziness,):
-        for scale in (0.2, 0.3, 0.5, 0.7, 1.0, 1.4) if settings.scale is None else (settings.scale,):
-            candidates.append(_moves(model, start, rho, rows, scale, laziness))
-    affordable = [moves for moves in candidates if moves.seconds <= seconds]
-    if not affordable:
-        return min(candidates, key=lambda moves: moves.seconds)
-    return min(affordable, key=lambda moves: float(np.square(moves.errors).sum()))
-
-
-def _moves(model: GLM, start: Start, rho: float, rows: float, scale: float, laziness: float) -> Moves:
-    covariance = start.covariance
-    variances = np.diag(covariance)
-    p = variances.size
-    unit = np.tile(model.domain.table().half, model.predictors)
-    w = np.diag(covariance / variances @ covariance)
-    mobility = np.sqrt(w) / unit
-    conditional = 1.0 / np.sqrt(np.diag(start.precision))
-    scales = np.sqrt(mobility)
-    scales *= scale * float(np.min(conditional / scales))
-    reach = float(np.sum(unit * np.abs(start.point))) if model.predictors == 1 else math.inf
-    steepest = _steepest(model, reach)
-    bound = steepest * unit * scales / model.temperature
-    price = 2.0 * lazy_price(laziness) * float(np.mean(bound**2))
-    # a scale above a small one wastes: efficiency relative to the diffusion limit, coordinate by coordinate
-    own = np.minimum(scales / conditional, SCALES[-1])
-    efficiency = np.interp(own, SCALES, YIELD / (SCALES**2 / 8.0))
-    steps = rho / price
-    rate = laziness * efficiency * scales**2 / p  # mobility per step; the diffusion's ESS per step is mobility/(8 var)
-    error = np.sqrt(8.0 * np.diag(covariance @ np.diag(1.0 / rate) @ covariance) / variances / steps)
-    third = model.loss.constants[2]
-    far = float(np.sum(unit * np.sqrt(variances))) * (0.8 + float(np.mean(start.error)))
-    remainder = 0.5 * third * float(np.mean(unit * scales)) * 0.8 * far**2 / model.temperature
-    first = float(np.mean(bound)) * 0.8
-    ratio = min(1.0, 0.1 * first / remainder)
-    touched = rows * remainder * (1.0 + 1.0 / ratio)
-    seconds = steps * (1e-7 + laziness * (5e-7 + 3e-8 * touched))
-    return Moves(scales, laziness, steps, error, seconds)
-
-
-def _steepest(model: GLM, reach: float) -> float:
-    """The slope bound the chain will mostly pay for: σ(s(θ)) for the logistic loss."""
-    if isinstance(model.loss, losses.Logistic):
-        return 1.0 / (1.0 + math.exp(-reach)) if math.isfinite(reach) else 1.0
-    return float(model.loss.constants[0])
-
-
-MOST_DRAWS = 2_000  # kept of each chain
-
-
+# -- sampling --------------------------------------------------------------------------------------------------------
 def sample(
     model: Model,
     x: Any,
     y: Any = None,
     *,
     budget: Budget,
+    target: str | None = None,
+    unit: Any = None,
+    max_rows_per_unit: int = 1,
+    method: str = "dp-fast-mh",
+    proposal: ProposalLike | None = None,
+    start: npt.ArrayLike | None = None,
+    laziness: float | None = None,
     chains: int = 2,
+    draws: int | None = None,
+    max_time: float | None = None,
     settings: Settings | None = None,
-    seconds: float = 0.6,
-    most_steps: int = 5_000_000,
     seed: int | None = None,
     force: bool = False,
     threads: int | None = None,
+    progress: Watcher | None = None,
 ) -> Posterior:
-    """Draws from the posterior at a total privacy cost of at most ``budget``, everything counted."""
+    """Draws from the posterior at a total privacy cost of at most ``budget``, everything counted.
+
+    Parameters
+    ----------
+    model, x, y
+        A model and its records: arrays, a mapping of columns, or a table with the Arrow stream interface (pandas,
+        Polars, PyArrow, DuckDB) whose column ``target`` is y.
+    unit, max_rows_per_unit
+        Who is protected: a column name (or one value for each row) that says whose row it is. Rows of a unit past the
+        first ``max_rows_per_unit`` are dropped. Without it every row is a unit of its own.
+    method
+        "dp-fast-mh" (the cheapest exact batch for each move) or "dp-fast-mh-full" (all rows, every time).
+    proposal, start, laziness
+        Moves, starting point and κ by hand; otherwise chosen from released quantities.
+    draws, max_time
+        End before the budget does: after so many kept draws of all chains, or after the number of steps that take about
+        so many seconds by the planner's public speed figure. What is not spent is reported as not spent.
+    seed
+        For tests only: results are **not private** and say so.
+    force
+        Allow δ above 1/N.
+    progress
+        Called with a ``Progress`` from time to time. An interrupt (Ctrl-C) ends the run with what was released so far.
+    """
+    settings = _settled(settings, laziness)
+    if chains < 1 or (draws is not None and draws < 1) or (max_time is not None and not 0.0 < max_time < math.inf):
+        raise ValueError(f"chains={chains}, draws={draws}, max_time={max_time}: each must be above 0")
+    if method not in METHODS:
+        raise ValueError(f"method is {method!r}: private sampling has {', '.join(METHODS)}")
+    records = _records(model, x, y, target, unit, max_rows_per_unit, seed, threads)
+    budget.check_rows(records.units, force=force)
+    cap = min(STEPS_CAP, budget.most_steps() // chains - 100)
+    if cap < 1000:
+        raise ValueError(f"epsilon={budget.epsilon:g} is too large for delta={budget.delta:g}: lower epsilon")
+    account = RenyiFilter(budget, steps_cap=chains * cap + 100)
+    if isinstance(model, GLM) and proposal is None:
+        refused = _hopeless(model, records, budget, chains, max_time, settings)
+        if refused:
+            raise BudgetTooSmall(f"{refused} Nothing was spent.")
+    run = _Run(model, records, account, budget, METHODS[method], chains, cap, draws, max_time, settings, seed, progress)
+    if isinstance(model, GLM) and proposal is None:
+        run.plan_from_release(start)
+    else:
+        run.take_as_told(proposal, start)
+    return run.finish()
+
+
+def _settled(settings: Settings | None, laziness: float | None) -> Settings:
     settings = settings or Settings()
+    return settings if laziness is None else replace_setting(settings, laziness=laziness)
+
+
+def _records(
+    model: Model, x: Any, y: Any, target: str | None, unit: Any, k: int, seed: int | None, threads: int | None
+) -> PrivateRecords:
     rows = model.load(x, y)
-    units = rows.x.shape[0]
-    budget.check_rows(units, force=force)
-    records = PrivateRecords(model, rows, units=units, seed=seed, threads=threads)
-    account = RenyiFilter(budget, steps_cap=chains * most_steps + 100)
-    warm = account.reserve("warm start", account.limit * settings.warm_share, 100)
-    start = warm_start(records, warm, settings)
-    account.settle(warm)
-    rho_left = account.left / account.alpha
-    moves = choose_moves(model, start, rho_left / chains, units, settings, seconds=seconds)
-    method = DPFastMH(Coordinates(moves.scales), laziness=moves.laziness, thrift=settings.thrift)
-    shares = [account.reserve(f"chain {k + 1}", account.left / (chains - k), most_steps) for k in range(chains)]
-    starts = _dispersed(start, chains, settings.dispersion, seed)
-    thin = max(1, math.ceil(min(1.3 * moves.steps, most_steps) / MOST_DRAWS))
-    running = [records.chain(method, starts[k], shares[k], reference=start.point, number=k) for k in range(chains)]
-    with ThreadPoolExecutor(chains) as pool:
-        results = list(pool.map(lambda chain: _until_closed(chain, most_steps, thin), running))
-    for share in shares:
-        account.settle(share)
-    return _posterior(model, budget, account, records, method, results)
+    return PrivateRecords(model, rows, units=rows.x.shape[0], rows_per_unit=k, seed=seed, threads=threads)
 
 
-def _until_closed(chain: PrivateSteps, most_steps: int, thin: int) -> Released:
-    return chain.run(most_steps, thin=thin)
+def _hopeless(
+    model: GLM, records: PrivateRecords, budget: Budget, chains: int, max_time: float | None, settings: Settings
+) -> str:
+    """Why not even the nominal design would give the draws asked for; empty where it would."""
+    if settings.least_draws <= 0.0:
+        return ""
+    found = plan(
+        model,
+        units=records.units,
+        budget=budget,
+        max_rows_per_unit=records.rows_per_unit,
+        chains=chains,
+        max_time=max_time,
+        settings=settings,
+    )
+    return "" if found.effective.min() >= settings.least_draws else found.advice
 
 
-def _dispersed(start: Start, chains: int, dispersion: float, seed: int | None) -> list[FloatArray]:
+@dataclass
+class _Run:
+    """One call of ``sample``, from the first release to the last."""
+
+    model: Model
+    records: PrivateRecords
+    account: RenyiFilter
+    budget: Budget
+    method: type[Method]
+    chains: int
+    cap: int  # steps of one chain
+    draws: int | None
+    max_time: float | None
+    settings: Settings
+    seed: int | None
+    progress: Watcher | None
+
+    def __post_init__(self) -> None:
+        self.stop = threading.Event()
+        self.lock = threading.Lock()
+        self.warnings: list[str] = []
+        self.start_facts: dict[str, Any] | None = None
+
+    # -- how to move -------------------------------------------------------------------------------------------------
+    def plan_from_release(self, start: npt.ArrayLike | None) -> None:
+        """Warm start, planned moves, and a pilot that corrects them."""
+        model, settings, account = self.model, self.settings, self.account
+        assert isinstance(model, GLM)
+        share = account.reserve("warm start", account.limit * settings.warm_share, 100)
+        try:
+            found = warm_start(self.records, share, settings, lambda part: self.tell("start", part, 0, 0))
+        finally:
+            account.settle(share)  # nothing runs on it any more; what it charged stays charged
+        rho = account.left / account.alpha / self.chains
+        seconds = self.max_time or settings.patience
+        moves = choose_moves(
+            model, found, rho, self.records.units, self.records.rows_per_unit, settings, seconds=seconds
+        )
+        self.check_worth(moves)
+        self.start_facts = {
+            "point": found.point.tolist(),
+            "error_in_sd": found.error.tolist(),
+            "laziness": moves.laziness,
+            "scales": moves.scales.tolist(),
+        }
+        point = found.point if start is None else np.asarray(start, dtype=np.float64)
+        starts = _dispersed(point, found.covariance, self.chains, settings.dispersion, self.seed)
+        self.open(Coordinates(moves.scales), moves.laziness, starts, reference=found.point)
+        self.most = int(most_steps(moves, self.max_time, self.cap))
+        self.thin = max(1, math.ceil(1.3 * min(moves.steps, self.most) / MOST_DRAWS))
+        self.correct(moves)
+
+    def check_worth(self, moves: Moves) -> None:
+        """Refuse to go on where the rest of the budget would not buy one draw: it stays unspent."""
+        draws = moves.effective(self.chains)
+        worst = int(np.argmin(draws))
+        if draws[worst] < self.settings.least_draws:
+            # effective draws are in proportion to temperature, to ρ (ε² where ε is small) and to units
+            lacking = self.settings.least_draws / draws[worst]
+            epsilon = _epsilon_for(self.budget, lacking)
+            advice = too_small(
+                float(draws[worst]), self.model.temperature * lacking, epsilon, math.ceil(self.records.units * lacking)
+            )
+            raise BudgetTooSmall(
+                f"along {self.model.parameters[worst]!r} the posterior is too narrow for the rest of this budget. "
+                f"{advice} Spent on finding out: epsilon = {self.account.epsilon_spent():.3g}."
+            )
+
+    def take_as_told(self, proposal: ProposalLike | None, start: npt.ArrayLike | None) -> None:
+        """No warm start: a given or central point, given moves or ones whose length is found from acceptances."""
+        model, p = self.model, len(self.model.parameters)
+        box = model.parameter_box
+        if start is None and box is None:
+            raise ValueError(f"{type(model).__name__} has no parameter box: give a start")
+        point = np.asarray(np.add(*box) / 2.0 if start is None and box is not None else start, dtype=np.float64)
+        reference = point if model.has_expansion and start is not None else None
+        kappa = self.settings.laziness or 0.25
+        starts = [point.reshape(-1) for _ in range(self.chains)]
+        self.most = self.cap if self.max_time is None else int(min(self.cap, self.max_time / 1e-5 / kappa))
+        if proposal is not None:
+            self.open(proposal, kappa, starts, reference=reference)
+            self.thin = self.thin_from_pilot()
+            return
+        width = np.full(p, 1.0) if box is None else (box[1] - box[0]) / 10.0
+        self.open(Coordinates(width), kappa, starts, reference=reference)
+        self.search(width)
+        self.thin = self.thin_from_pilot()
+
+    def open(
+        self, proposal: ProposalLike, laziness: float, starts: Sequence[FloatArray], *, reference: FloatArray | None
+    ) -> None:
+        """Fixed shares, one for each chain, and the chains."""
+        account, count = self.account, self.chains
+        options: dict[str, Any] = {"thrift": self.settings.thrift} if self.method is DPFastMH else {}
+        self.rule = self.method(proposal, laziness=laziness, **options)
+        self.shares = [account.reserve(f"chain {k + 1}", account.left / (count - k), self.cap) for k in range(count)]
+        self.running: list[PrivateSteps] = [
+            self.records.chain(self.rule, starts[k], self.shares[k], reference=reference, number=k)
+            for k in range(count)
+        ]
+
+    def correct(self, moves: Moves) -> None:
+        """Try the moves; where a coordinate's acceptance is far from what was planned, mend its length.
+
+        Acceptance a(s) falls with the length s in conditional sd, so its inverse tells how long the moves really are.
+        Four standard errors must lie between, and one correction is held to a factor of 8 down and 2 up.
+        """
+        steps = int(self.settings.adapt_share * min(moves.steps, self.most))
+        if steps < 1:
+            return
+        pilots = self.together(steps)
+        tried = np.sum([pilot.tried for pilot in pilots], axis=0) * moves.laziness
+        accepted = np.sum([pilot.accepted for pilot in pilots], axis=0)
+        planned = acceptance(moves.own)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            off = (accepted - planned * tried) / np.sqrt(planned * (1.0 - planned * moves.laziness) * tried)
+            seen = np.interp(-accepted / tried, -acceptance(_LENGTHS), _LENGTHS)
+            factor = np.clip(moves.own / seen, 0.125, 2.0)
+        wrong = (np.abs(off) > 4.0) & np.isfinite(factor)
+        if wrong.any():
+            scales = np.where(wrong, moves.scales * factor, moves.scales)
+            for chain in self.running:
+                chain.rescale(scales)
+
+    def search(self, width: FloatArray) -> None:
+        """Robbins-Monro on the logarithm of each length, towards the target acceptance, all chains together."""
+        scales = width.copy()
+        kappa = self.rule.laziness
+        steps = math.ceil(60 * width.size / kappa)
+        for turn in range(ROUNDS):
+            pilots = self.together(steps)
+            tried = np.maximum(np.sum([pilot.tried for pilot in pilots], axis=0) * kappa, 1.0)
+            accepted = np.sum([pilot.accepted for pilot in pilots], axis=0)
+            scales = scales * np.exp(4.0 / (1.0 + turn) ** 0.6 * (accepted / tried - TARGET))
+            for chain in self.running:
+                chain.rescale(scales)
+
+    def thin_from_pilot(self) -> int:
+        """Keep at most ``MOST_DRAWS`` of a chain, from what a thousand steps cost."""
+        steps = math.ceil(1000 / self.rule.laziness)
+        pilots = self.together(steps)
+        price = max(pilot.spent / max(pilot.steps, 1) for pilot in pilots)
+        left = min(share.left for share in self.shares)
+        expected = min(float(self.most), left / price) if price > 0.0 else float(self.most)
+        return max(1, math.ceil(1.3 * expected / MOST_DRAWS))
+
+    # -- the main phase ----------------------------------------------------------------------------------------------
+    def finish(self) -> Posterior:
+        """Run every chain to the end of its share, or of what was asked for."""
+        most = max(1, self.most // self.thin) * self.thin
+        if self.draws is not None:
+            most = min(most, math.ceil(self.draws / self.chains) * self.thin)
+        chunk = max(1, 50_000 // self.thin) * self.thin
+        made = [0] * self.chains
+
+        def whole(number: int) -> list[Released]:
+            parts: list[Released] = []
+            chain = self.running[number]
+            while made[number] < most and not self.stop.is_set():
+                part = chain.run(min(chunk, most - made[number]), thin=self.thin)
+                parts.append(part)
+                made[number] += part.steps
+                if part.closed:
+                    break
+                steps = sum(made)
+                self.tell("main", steps / (most * self.chains), steps, steps // self.thin)
+            return parts
+
+        results = self.in_threads(whole)
+        for share in self.shares:
+            self.account.settle(share)
+        self.tell("done", 1.0, sum(made), sum(made) // self.thin)
+        return self.posterior(results)
+
+    def together(self, steps: int) -> list[Released]:
+        """Trial steps of all chains; their draws are not kept."""
+        found = self.in_threads(lambda number: self.running[number].run(steps, thin=steps))
+        self.tell("adapt", 1.0, steps, 0)
+        return found
+
+    def in_threads(self, work: Callable[[int], Any]) -> list[Any]:
+        """``work(0), ..., work(chains − 1)`` at once. An interrupt makes every chain end after its present chunk."""
+        with ThreadPoolExecutor(self.chains) as pool:
+            futures = [pool.submit(work, number) for number in range(self.chains)]
+            try:
+                return [future.result() for future in futures]
+            except KeyboardInterrupt:
+                self.stop.set()
+                self.warnings.append("The run was interrupted: draws end where it was, and so does what was spent.")
+                return [future.result() for future in futures]
+
+    def tell(self, phase: str, share: float, steps: int, draws: int) -> None:
+        if self.progress is None:
+            return
+        with self.lock:
+            spent = self.account.epsilon_at(self.account.charged)
+            self.progress(Progress(phase, spent, self.budget.epsilon, steps, draws, min(share, 1.0)))
+
+    # -- what comes out ----------------------------------------------------------------------------------------------
+    def posterior(self, results: list[list[Released]]) -> Posterior:
+        draws = [np.concatenate([part.draws for part in parts]) if parts else _none(self.model) for parts in results]
+        kept = min(len(chain) for chain in draws)
+        if kept == 0:
+            raise BudgetTooSmall(
+                "the budget ended before the first draw was kept: raise epsilon or the temperature. "
+                f"Spent: epsilon = {self.account.epsilon_spent():.3g}."
+            )
+        every = math.ceil(kept / MOST_DRAWS)
+        held = np.stack([chain[: kept - kept % every][every - 1 :: every] for chain in draws])
+        size = len(self.model.parameters)
+        accepted = np.array([sum((part.accepted for part in parts), np.zeros(1, int)) for parts in results])
+        tried = np.array([sum((part.tried for part in parts), np.zeros(1, int)) for parts in results])
+        steps = sum(part.steps for parts in results for part in parts)
+        account, budget = self.account, self.budget
+        privacy = Privacy(
+            epsilon=budget.epsilon,
+            delta=budget.delta,
+            epsilon_spent=account.epsilon_spent(),
+            delta_spent=account.delta_spent(),
+            alpha=account.alpha,
+            rdp_spent=account.spent,
+            units=self.records.units,
+            unit="row",
+            max_rows_per_unit=self.records.rows_per_unit,
+            method=self.method.name,
+            exact_target=_target(self.model),
+            private=self.records.private,
+            temperature=self.model.temperature,
+            chains=self.chains,
+            steps=steps,
+            draws=int(held.shape[0] * held.shape[1]),
+            releases=tuple({"what": c.what, "rdp": c.rdp, "count": c.count} for c in account.releases),
+            library_version=__version__,
+        )
+        assert held.shape[2] == size
+        return Posterior(self.model.parameters, held, float(accepted.sum() / max(tried.sum(), 1)), privacy)
+
+
+_LENGTHS = np.geomspace(0.02, 20.0, 200)
+
+
+def _none(model: Model) -> FloatArray:
+    return np.empty((0, len(model.parameters)))
+
+
+def _target(model: Model) -> str:
+    """What is sampled exactly: a user's energy may be held to its bound, and whether it was is private."""
+    if isinstance(model, Energy):
+        return "clampable"
+    return "posterior" if model.temperature == 1.0 else "tempered"
+
+
+def _epsilon_for(budget: Budget, factor: float) -> float:
+    """The ε at this δ that buys ``factor`` times the ρ, by bisection."""
+    from dpfastmh.budget import gaussian_limit_rho
+
+    wanted = factor * gaussian_limit_rho(budget)
+    low, high = budget.epsilon, budget.epsilon * max(factor, 1.0) + 1.0
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if gaussian_limit_rho(Budget(middle, budget.delta)) < wanted else (low, middle)
+    return high
+
+
+def _dispersed(
+    point: FloatArray, covariance: FloatArray, chains: int, dispersion: float, seed: int | None
+) -> list[FloatArray]:
     """Starts around the released point, in mirrored pairs, so that their mean is the point; the noise is public."""
     rng = np.random.default_rng(None if seed is None else [seed, 7])
-    root = np.linalg.cholesky(start.covariance)
+    root = np.linalg.cholesky(covariance)
     starts = []
     for k in range(chains):
         if k % 2 == 0:
-            shift = dispersion * (root @ rng.standard_normal(start.point.size))
-        starts.append(start.point + (shift if k % 2 == 0 else -shift))
-    return starts if chains > 1 else [start.point]
-
-
-def _posterior(
-    model: Model,
-    budget: Budget,
-    account: RenyiFilter,
-    records: PrivateRecords,
-    method: Method,
-    results: list[Released],
-) -> Posterior:
-    kept = min(result.draws.shape[0] for result in results)
-    draws = np.stack([result.draws[:kept] for result in results])
-    steps = sum(result.steps for result in results)
-    accepted = sum(int(result.accepted.sum()) for result in results)
-    privacy = Privacy(
-        epsilon=budget.epsilon,
-        delta=budget.delta,
-        epsilon_spent=account.epsilon_spent(),
-        delta_spent=account.delta_spent(),
-        alpha=account.alpha,
-        rdp_spent=account.spent,
-        units=records.units,
-        unit="row",
-        max_rows_per_unit=records.rows_per_unit,
-        method=method.name,
-        exact_target="posterior" if model.temperature == 1.0 else "tempered",
-        private=records.private,
-        temperature=model.temperature,
-        chains=len(results),
-        steps=steps,
-        draws=int(draws.shape[0] * draws.shape[1]),
-        releases=tuple({"what": c.what, "rdp": c.rdp, "count": c.count} for c in account.releases),
-        library_version=__version__,
-    )
-    return Posterior(model.parameters, draws, accepted / max(steps, 1), privacy)
+            shift = dispersion * (root @ rng.standard_normal(point.size))
+        starts.append(point + (shift if k % 2 == 0 else -shift))
+    return starts if chains > 1 else [point]

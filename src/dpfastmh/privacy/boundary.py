@@ -10,18 +10,20 @@ A chain's states are a function of public proposals and of its accept bits. What
 the sums G and H, energies, row numbers, batch sizes, which steps were skipped by the lazy coin, and how long anything
 took. The public side of the library is handed these two objects and nothing else.
 
-**Rounding.** (i) A uniform of 53 bits decides each bit: the filter sets (1+e^ε)·steps·2⁻⁵² of δ aside. (ii) ℓ is the
+**Rounding.** (i) A word of 64 bits decides each bit: the filter sets (1+e^ε)·steps·2⁻⁶³ of δ aside. (ii) ℓ is the
 sum of the other records' part, which is a sum of whole numbers and therefore has the same value under both neighbours,
 and of this unit's part. Weights are whole multiples of 2⁻⁴⁸ and energies of 2⁻³², which moves a row's part by less than
-``CELLS``. The expansion's G·δ + v·δ + ½δᵀHδ is computed in floating point from whole-number sums over N rows: at most
-1,024 accepted increments and p products, each rounded relative to a total below N times one row's part, so that one
-unit's part is off by a share below N·(1100 + 16p)·2⁻⁵² of its bound. Row numbers and thinning are off by relative
-N·2⁻⁶⁴ and 2⁻⁵³. ``widening`` is four times the sum of these; every bound is charged (1 + widening) times over.
+``CELLS``, and so does the rounding of σ(ℓ), an error of ℓ below 2⁻⁴⁹. The expansion's G·δ + v·δ + ½δᵀHδ is computed in
+floating point from whole-number sums over N rows: at most 1,024 accepted increments and p products, each rounded
+relative to a total below N times one row's part, so that one unit's part is off by a share below N·(1100 + 16p)·2⁻⁵² of
+its bound. Row numbers and thinning are off by relative N·2⁻⁶⁴ and 2⁻⁵³. ``widening`` is four times the sum of these;
+every bound is charged (1 + widening) times over.
 """
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -29,7 +31,7 @@ import numpy.typing as npt
 
 from dpfastmh import losses, randomness
 from dpfastmh.models import GLM, Model
-from dpfastmh.privacy.accept_bit import CostTable, cost_table
+from dpfastmh.privacy.accept_bit import Acceptance, Batch, CostTable, cost_table
 from dpfastmh.privacy.filter import Share
 from dpfastmh.privacy.releases import (
     GaussianSum,
@@ -44,10 +46,12 @@ from dpfastmh.privacy.releases import (
 
 if TYPE_CHECKING:
     from dpfastmh.methods import Method, Sampler, State
+    from dpfastmh.steps.chain import Meter
+    from dpfastmh.steps.likelihood import Reference, Rows
 
 FloatArray = npt.NDArray[np.float64]
 CELLS = 2.0**-31
-LARGEST_BOUND = 1.0  # of one row: moves that could change one row's log-likelihood by more are never made
+LARGEST_BOUND = 8.0  # of one unit: moves that could change its log-likelihood by more are never made
 
 
 class Released(NamedTuple):
@@ -67,16 +71,18 @@ class PrivateSteps(Protocol):
 
     def run(self, steps: int, *, thin: int = 1) -> Released: ...
 
+    def rescale(self, scale: FloatArray) -> None: ...
+
 
 class PrivateRecords:
     """The records of a model. ``units`` (people, say) is public; the number of rows they hold is not."""
 
-    __slots__ = ("__rows", "__seed", "model", "rows_per_unit", "threads", "units")
+    __slots__ = ("__reference", "__rows", "__seed", "model", "rows_per_unit", "threads", "units")
 
     def __init__(
         self,
         model: Model,
-        rows: Any,
+        rows: Rows,
         *,
         units: int,
         rows_per_unit: int = 1,
@@ -86,6 +92,7 @@ class PrivateRecords:
         self.model, self.units, self.rows_per_unit, self.threads = model, units, rows_per_unit, threads
         self.__rows = rows
         self.__seed = seed
+        self.__reference: Reference | None = None
 
     def __repr__(self) -> str:
         return f"<PrivateRecords: {self.units} units of {self.model!r}>"
@@ -145,18 +152,30 @@ class PrivateRecords:
         self, method: Method, start: FloatArray, account: Share, *, reference: FloatArray | None, number: int = 0
     ) -> PrivateChain:
         """A chain from a public start, paying from ``account``. ``reference`` is a public expansion point."""
-        meter = make_meter(self.model, method, account.alpha, self.units, self.rows_per_unit)
         sampler = method.on(
             self.model,
             self.__rows,
-            reference=reference,
+            reference=self._sums_at(reference, method),
             seed=self.__seed,
             chain_number=number,
             threads=self.threads,
             public_rows=self._most_rows,
-            meter=meter,
+            meter=make_meter(self.model, method, account.alpha, self.units, self.rows_per_unit),
         )
         return PrivateChain(sampler, sampler.init(start), account)
+
+    def _sums_at(self, point: FloatArray | None, method: Method) -> Reference | None:
+        """The sums around an expansion point, taken once for all chains that move along the axes."""
+        from dpfastmh.steps.reference import make_reference
+
+        if point is None:
+            return None
+        directions = method.proposal.compiled(point.size, self.model.parameter_box).directions
+        if directions.size:
+            return make_reference(self.model, self.__rows, point, directions, **self._sizes)
+        if self.__reference is None or not np.array_equal(self.__reference.point, point):
+            self.__reference = make_reference(self.model, self.__rows, point, directions, **self._sizes)
+        return self.__reference
 
     @property
     def _glm(self) -> GLM:
@@ -196,6 +215,14 @@ class PrivateChain:
     def __init__(self, sampler: Sampler, state: State, account: Share) -> None:
         self.__sampler, self.__state, self._account = sampler, state, account
 
+    def rescale(self, scale: FloatArray) -> None:
+        """Make moves of another length from here on: a public choice, computed from released quantities."""
+        proposal = self.__sampler.proposal
+        scales = np.ascontiguousarray(np.broadcast_to(scale, proposal.scale.shape), dtype=np.float64)
+        if not (np.isfinite(scales).all() and (scales >= 0.0).all()):
+            raise ValueError("the scales of moves must be finite and not negative")
+        self.__sampler.proposal = proposal._replace(scale=scales)
+
     def __reduce__(self) -> Any:
         raise TypeError("a private chain cannot be pickled or copied: its state holds sums over records")
 
@@ -229,15 +256,24 @@ def widening(parameters: int, rows: int) -> float:
     return 4.0 * (rows * (1100.0 + 16.0 * parameters) * 2.0**-52 + rows * 2.0**-64 + 2.0**-50)
 
 
-def make_meter(model: Model, method: Method, alpha: float, units: int, rows_per_unit: int = 1) -> Any:
+@lru_cache(maxsize=32)
+def _table(
+    alpha: float, largest: float, batch: Batch, acceptance: Acceptance, variance: float | None, x: float, **shared: Any
+) -> CostTable:
+    """``cost_table``, once for all chains that move alike."""
+    return cost_table(alpha, largest, batch=batch, x=x, acceptance=acceptance, variance=variance, **shared)
+
+
+def make_meter(model: Model, method: Method, alpha: float, units: int, rows_per_unit: int = 1) -> Meter:
     """What each kind of step costs at order α: a function of public numbers alone."""
     from dpfastmh.steps.chain import Meter
 
     if method.acceptance == "metropolis":
         raise ValueError('Metropolis acceptance cannot be private: a sure acceptance gives a record away; use "barker"')
+    acceptance: Acceptance = "barker" if method.acceptance == "barker" else "penalty"
     full, mini = method.batches()
     ratio = method.rates(units)[1]
-    if mini and method.acceptance != "barker":
+    if mini and acceptance != "barker":
         raise ValueError("penalty acceptance is private on the full batch only: use DPFastMHFull, or barker")
     if mini and not ratio <= 1.0:
         raise ValueError(f"ratio is {ratio:g}: a private minibatch needs x = Nb/λ of at most 1; use DPFastMH")
@@ -246,29 +282,16 @@ def make_meter(model: Model, method: Method, alpha: float, units: int, rows_per_
         "rows_per_unit": rows_per_unit,
         "shift": rows_per_unit * CELLS,
     }
-    variance = {} if method.acceptance == "barker" else {"variance": method.variance}
+    variance = None if acceptance == "barker" else method.variance
+    largest = LARGEST_BOUND / rows_per_unit * 1.01
     refused = CostTable(np.full(1, math.inf), 0.0, -1.0, 1.0, 0.0, 0.0, 0.0)
-    tables = {"full": refused, "minibatch": refused, "control-variate": refused}
-    largest = LARGEST_BOUND * 1.01
-    if full:
-        tables["full"] = cost_table(
-            alpha,
-            largest,
-            batch="full",
-            acceptance=method.acceptance,
-            **shared,
-            **variance,  # type: ignore[arg-type]
-        )
-    if mini:
-        tables["minibatch"] = cost_table(alpha, largest, batch="minibatch", x=ratio, **shared)
-        if model.has_expansion:
-            tables["control-variate"] = cost_table(alpha, 2.0 * largest, batch="control-variate", x=1.0, **shared)
+    expands = mini and model.has_expansion
     return Meter(
         True,
         0.0,
-        tables["full"],
-        tables["minibatch"],
-        tables["control-variate"],
+        _table(alpha, largest, "full", acceptance, variance, 1.0, **shared) if full else refused,
+        _table(alpha, largest, "minibatch", "barker", None, ratio, **shared) if mini else refused,
+        _table(alpha, 2.0 * largest, "control-variate", "barker", None, 1.0, **shared) if expands else refused,
         widening(len(model.parameters), units * rows_per_unit),
-        LARGEST_BOUND,
+        LARGEST_BOUND / rows_per_unit,
     )

@@ -123,6 +123,12 @@ class Share:
             return _rounded_up(self._spent)
 
     @property
+    def charged(self) -> float:
+        """What has been paid for so far, here and in shares still open: for displays, which may run behind."""
+        with self._lock:
+            return max(0.0, self.spent - sum(share.limit - share.charged for share in self._open_shares))
+
+    @property
     def left(self) -> float:
         """What can still be charged, rounded down: `charge(what, share.left)` always succeeds while steps last."""
         with self._lock:
@@ -225,18 +231,18 @@ class RenyiFilter(Share):
     budget
         The total (ε, δ) of the run.
     steps_cap
-        A public cap on the number of releases, accept bits above all. It is enforced, and pays for random numbers of
-        53 bits out of δ (`dpfastmh.budget.float_reserve`).
+        A public cap on the number of releases, accept bits above all. It is enforced, and pays for coins of
+        `coin_bits` random bits out of δ (`dpfastmh.budget.float_reserve`).
     alpha
         The Rényi order, fixed for good. By default the best one for near-Gaussian costs.
     """
 
-    def __init__(self, budget: Budget, *, steps_cap: int, alpha: float | None = None) -> None:
+    def __init__(self, budget: Budget, *, steps_cap: int, alpha: float | None = None, coin_bits: int = 64) -> None:
         cap = checked_count(steps_cap, "steps_cap")
         if not isinstance(budget, Budget):
             raise ValueError(f"the filter needs a Budget(epsilon, delta), got {budget!r}")
         self.budget = budget
-        self._exact_budget = budget.minus_float_reserve(cap)
+        self._exact_budget = budget.minus_float_reserve(cap, coin_bits)
         order = best_alpha(self._exact_budget) if alpha is None else checked_order(alpha)
         limit = rdp_budget(self._exact_budget.epsilon, self._exact_budget.delta, order)
         if limit <= 0:
@@ -248,7 +254,11 @@ class RenyiFilter(Share):
 
     def epsilon_spent(self) -> float:
         """The ε, at the budget's δ, of everything charged so far; 0 as long as nothing has been. Never above ε."""
-        return epsilon_from_rdp(self.spent, self._exact_budget.delta, self.alpha)
+        return self.epsilon_at(self.spent)
+
+    def epsilon_at(self, rdp: float) -> float:
+        """The ε, at the budget's δ, of this much Rényi divergence."""
+        return epsilon_from_rdp(rdp, self._exact_budget.delta, self.alpha)
 
     def delta_spent(self) -> float:
         """The δ that goes with `epsilon_spent`: all of it, rounding's part included, or 0 at the start."""

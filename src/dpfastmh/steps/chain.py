@@ -41,7 +41,7 @@ from dpfastmh.steps.likelihood import (
     locate,
     remainders,
 )
-from dpfastmh.steps.memory import borrow, pick, prefetch_row, uniform
+from dpfastmh.steps.memory import borrow, pick, prefetch_row, uniform, word
 
 JOINT, BASIS, COORDINATE, DIRECTIONS = 0, 1, 2, 3
 METROPOLIS, BARKER, PENALTY = 0, 1, 2
@@ -85,7 +85,7 @@ class Meter(NamedTuple):
     minibatch: CostTable
     expanded: CostTable  # both orders of control variates, at ratio 1
     widening: float  # relative allowance for rounding, see ``privacy.boundary``
-    reach: float  # moves with a larger bound are never made
+    reach: float  # moves with a larger bound are never made; finite
 
 
 class Streams(NamedTuple):
@@ -129,6 +129,20 @@ def acceptance_probability(kind, ratio, variance):
     if far > 25.0:
         return 1.0
     return min(1.0, rising + math.exp(min(ratio, 700.0)) * 0.5 * math.erfc(far))
+
+
+@inlined
+def barker_coin(ratio, random):
+    """True with probability 1/(1 + e^−ℓ), from a random word of 64 bits.
+
+    The rarer outcome has p = 1/(1 + e^|ℓ|) ≤ ½, known to a few units in its last place however small it is, and is drawn
+    as word < ⌊p·2⁶⁴⌋: neither outcome's probability is off by more than 2⁻⁶⁴, beside an error of ℓ below 2⁻⁴⁹.
+    """
+    if not ratio == ratio:
+        return False
+    rare = 1.0 / (1.0 + exp(abs(ratio)))
+    happens = random < np.uint64(rare * 18446744073709551616.0)
+    return happens if ratio < 0.0 else not happens
 
 
 @inlined
@@ -461,9 +475,8 @@ def compile_advance(cache: bool, stamp: int):
             accepted, following, batch = False, 0, -1
             if inside(proposal, place, coordinate):
                 limit = bounds(model, place, coordinate, reference)
-                if (
-                    limit.first < np.inf
-                ):  # a move beyond reach is never made: the same rule both ways; NaN is beyond reach
+                # a move beyond reach is never made: the same rule both ways; NaN is beyond reach
+                if limit.first <= meter.reach:
                     batch = choose_batch(rule, limit)
             if meter.active:
                 cost = step_cost(meter, rule, batch, limit) if batch >= 0 else 0.0
@@ -501,8 +514,11 @@ def compile_advance(cache: bool, stamp: int):
                     ratio += log_prior_change_at(prior, coordinate, place.theta[coordinate], place.proposal[coordinate])
                 else:
                     ratio += log_prior_change(prior, place.theta, place.proposal)
-                chance = acceptance_probability(rule.acceptance, ratio, rule.variance)
-                accepted = uniform(streams.acceptance) < chance
+                if rule.acceptance == BARKER:
+                    accepted = barker_coin(ratio, word(streams.acceptance))
+                else:
+                    chance = acceptance_probability(rule.acceptance, ratio, rule.variance)
+                    accepted = uniform(streams.acceptance) < chance
             if accepted:
                 memory.accepted[counted] += 1
                 _keep_move(model, reference, place, memory, coordinate, direction, batch, following)

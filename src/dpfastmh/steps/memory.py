@@ -183,6 +183,12 @@ def multiply_high(typingctx, a, b):
 
 
 @inlined
+def word(stream):
+    """64 random bits."""
+    return next_uint64(stream.bit_generator)
+
+
+@inlined
 def uniform(stream):
     """A uniform multiple of 2⁻⁵³ in [0, 1)."""
     return float(next_uint64(stream.bit_generator) >> 11) * 1.1102230246251565e-16

@@ -1,0 +1,407 @@
+"""What a privacy budget buys, computed from public numbers alone: how to move, and what to expect of it.
+
+**What a step costs, and what it buys.** For small moves of one coordinate j with standard deviation s_j, Barker
+acceptance and laziness κ, a step costs ρ = 2J(κ)·E[b²] with b = k L1 β_j |δ_j|/τ for units of k rows, and the chain is
+a diffusion with the mobility matrix M = diag(m), m_j ∝ s_j². The error covariance of its time averages is ∝ Σ M⁻¹ Σ,
+Σ the posterior covariance, so that with D = diag(Σ) and W = Σ D⁻¹ Σ
+
+    (sum of squared errors in posterior sd) × (ρ spent)  ∝  (Σ_j m_j β_j²)·(Σ_j W_jj/m_j),
+
+least at m_j ∝ √W_jj/β_j, where it is (Σ_j β_j √W_jj)². No other directions do better on a box: the best mobility puts
+its weight where vᵀM⁻¹WM⁻¹v/s(v)² is largest, a convex function over the ball of s, whose corners are the coordinates.
+
+**Forecasts before any data.** ``plan`` assumes a *nominal design*: features spread evenly over their domain, every
+coefficient 0, every unit holding its most rows. Real tables have features that lean on each other and take up less of
+their bounds; they get fewer effective draws. The noisy Hessian of the warm start then tells, at a price already paid.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit
+
+from dpfastmh import losses
+from dpfastmh.budget import Budget, best_alpha, rdp_budget
+from dpfastmh.domain import BALL, BOXBALL, ONEHOT
+from dpfastmh.models import GLM, Model
+from dpfastmh.priors import energy_derivatives
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class BudgetTooSmall(ValueError):
+    """The budget cannot buy what was asked. One line, with the temperature, ε or number of units at which it would."""
+
+
+# -- what a Barker chain yields --------------------------------------------------------------------------------------
+# Effective draws per evaluated step of a random walk on N(0, 1) with Barker acceptance, by its scale in sd; computed
+# from the transition operator on a fine grid (tests repeat it). ESS/step → scale²/8 for small scales.
+SCALES = np.array([0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.3, 1.6, 2.0])
+YIELD = np.array([0.00125, 0.0049, 0.0107, 0.0272, 0.0478, 0.0801, 0.1082, 0.1289, 0.1445])
+SECONDS = (1e-7, 5e-7, 3e-8)  # public speed figure: of a step, of one that looks at data, of each row it reads
+
+
+def acceptance(scale: npt.ArrayLike) -> FloatArray:
+    """Barker's acceptance E σ(−zδ − δ²/2) of moves δ ~ N(0, scale²) on z ~ N(0, 1), by quadrature."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(40)
+    weights = weights / weights.sum()
+    move = np.multiply.outer(np.asarray(scale, dtype=np.float64), nodes)
+    ratio = move[..., None] * nodes - 0.5 * (move**2)[..., None]
+    return np.asarray(expit(ratio) @ weights @ weights)
+
+
+def lazy_price(laziness: float) -> float:
+    """J(κ) = sup over σ of κσ(1−σ)²/(1−κσ), at σ = 2/(3 + √(9 − 8κ)): ρ of a small step is 2J b²."""
+    s = 2.0 / (3.0 + math.sqrt(9.0 - 8.0 * laziness))
+    return laziness * s * (1.0 - s) ** 2 / (1.0 - laziness * s)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The planner's choices; every one may be set by hand in ``sample``."""
+
+    warm_share: float = 0.25  # of the budget, for the start
+    hessian_share: float = 0.35  # of the start's budget
+    gradient_weights: tuple[float, ...] = (1.0, 1.0, 1.0, 2.0, 4.0, 4.0)  # one Newton step each
+    hessian_rounds: tuple[int, ...] = (0, 1, 2)
+    adapt_share: float = 0.03  # of a chain's budget, for trying its moves
+    laziness: float | None = None
+    scale: float | None = None  # of a move, in conditional standard deviations
+    dispersion: float = 0.3  # of the chains' starts, in posterior standard deviations
+    thrift: float = 0.1  # how far an expansion's remainder may widen a step's price
+    patience: float = 0.6  # seconds of work that may be spent on buying more, by the public speed figure
+    least_draws: float = 1.0  # effective draws below which sampling is refused
+
+    def __post_init__(self) -> None:
+        for name in ("warm_share", "hessian_share"):
+            if not 0.0 < getattr(self, name) < 1.0:
+                raise ValueError(f"{name} is {getattr(self, name)!r}: it is a share, between 0 and 1")
+        if not 0.0 <= self.adapt_share < 1.0:
+            raise ValueError(f"adapt_share is {self.adapt_share!r}: it is a share, from 0 to below 1")
+        if not (self.laziness is None or 0.0 < self.laziness <= 1.0):
+            raise ValueError(f"laziness is {self.laziness!r}: it is the probability of a real step, in (0, 1]")
+        if not (self.scale is None or 0.0 < self.scale < math.inf):
+            raise ValueError(f"scale is {self.scale!r}: it must be a finite number above 0")
+        if max(self.hessian_rounds) >= len(self.gradient_weights) - 1:
+            raise ValueError("hessian_rounds must leave at least one later round of gradients")
+
+    @property
+    def last_weights(self) -> FloatArray:
+        """Shares of the gradients' budget that the averaged last rounds get."""
+        weights = np.array(self.gradient_weights)
+        return np.asarray(weights[max(self.hessian_rounds) + 1 :] / weights.sum())
+
+
+@dataclass(frozen=True)
+class Start:
+    """PUBLIC. Where chains start: a point, a precision matrix, and how far off the point may be."""
+
+    point: FloatArray
+    precision: FloatArray
+    error: FloatArray  # standard deviation of the point's error, in posterior sd
+
+    @property
+    def covariance(self) -> FloatArray:
+        return np.asarray(np.linalg.inv(self.precision))
+
+
+@dataclass(frozen=True)
+class Moves:
+    """PUBLIC. How a chain moves: scales by coordinate and laziness, with what they are expected to do."""
+
+    scales: FloatArray
+    laziness: float
+    own: FloatArray  # the scales in conditional standard deviations
+    steps: float  # of one chain until its share of the budget is spent
+    variance: FloatArray  # of one chain's time averages over that many steps, in posterior variances
+    seconds: float  # of one chain
+
+    def errors(self, chains: int, start: FloatArray, steps: float | None = None) -> FloatArray:
+        """Error of the mean of all draws in posterior sd: chance, and what is left of an error in the start.
+
+        A chain of n effective draws forgets its start as 1 − (1 − e^{−2n})/(2n), and all chains share one start.
+        """
+        variance = self.variance * (1.0 if steps is None else self.steps / max(steps, 1.0))
+        twice = 2.0 / variance
+        left = -np.expm1(-twice) / twice
+        return np.asarray(np.sqrt(variance / chains + (left * start) ** 2))
+
+    def effective(self, chains: int, steps: float | None = None) -> FloatArray:
+        """Effective draws of all chains, by coefficient."""
+        return np.asarray(chains / self.variance * (1.0 if steps is None else steps / self.steps))
+
+
+def choose_moves(
+    model: GLM, start: Start, rho: float, units: int, rows_per_unit: int, settings: Settings, *, seconds: float
+) -> Moves:
+    """The scales and laziness that buy one chain the most from ``rho`` within about ``seconds`` of work."""
+    candidates = []
+    for laziness in (0.05, 0.1, 0.25, 0.5, 1.0) if settings.laziness is None else (settings.laziness,):
+        for scale in (0.2, 0.3, 0.5, 0.7, 1.0, 1.4) if settings.scale is None else (settings.scale,):
+            candidates.append(_moves(model, start, rho, units, rows_per_unit, scale, laziness, settings.thrift))
+    affordable = [moves for moves in candidates if moves.seconds <= seconds]
+    if not affordable:
+        return min(candidates, key=lambda moves: moves.seconds)
+    return min(affordable, key=lambda moves: float(moves.variance.sum()))
+
+
+def _moves(
+    model: GLM, start: Start, rho: float, units: int, k: int, scale: float, laziness: float, thrift: float
+) -> Moves:
+    covariance = start.covariance
+    variances = np.diag(covariance)
+    p = variances.size
+    unit = np.tile(model.domain.table().half, model.predictors)
+    w = np.diag(covariance / variances @ covariance)
+    conditional = 1.0 / np.sqrt(np.diag(start.precision))
+    scales = np.sqrt(np.sqrt(w) / unit)
+    scales *= scale * float(np.min(conditional / scales))
+    # moves a unit could notice by more than its largest bound would never be made
+    scales = np.minimum(scales, 2.0 / (k * steepest_slope(model, start.point) * unit / model.temperature))
+    own = scales / conditional
+    bound = k * steepest_slope(model, start.point) * unit * scales / model.temperature
+    steps = rho / (2.0 * lazy_price(laziness) * float(np.mean(bound**2)))
+    # a scale above a small one wastes: efficiency relative to the diffusion limit, coordinate by coordinate
+    efficiency = np.interp(np.minimum(own, SCALES[-1]), SCALES, YIELD / (SCALES**2 / 8.0))
+    rate = laziness * efficiency * scales**2 / p  # mobility per step; the diffusion's ESS per step is mobility/(8 var)
+    variance = 8.0 * np.diag(covariance @ np.diag(1.0 / rate) @ covariance) / variances / steps
+    touched = _rows_read(model, start, float(np.mean(bound)), float(np.mean(unit * scales)), units * k, thrift)
+    step, evaluation, row = SECONDS
+    return Moves(scales, laziness, own, steps, variance, steps * (step + laziness * (evaluation + row * touched)))
+
+
+def _rows_read(model: GLM, start: Start, bound: float, move: float, rows: int, thrift: float) -> float:
+    """Expected rows of one evaluated step: N(r + b₂) with the second-order remainder's bound a few sd from the mode."""
+    unit = np.tile(model.domain.table().half, model.predictors)
+    far = float(np.sum(unit * np.sqrt(np.diag(start.covariance)))) * (0.8 + float(np.mean(start.error)))
+    remainder = 0.4 * float(model.loss.constants[2]) * move * far**2 / model.temperature
+    if remainder <= 0.0:
+        return 0.0
+    ratio = min(1.0, thrift * 0.8 * bound / remainder)
+    return min(rows * remainder * (1.0 + 1.0 / ratio), float(rows))
+
+
+def steepest_slope(model: GLM, point: FloatArray) -> float:
+    """sup |L′| over the domain at a public point: σ(s(θ)) for the logistic loss, ½ at θ = 0."""
+    if isinstance(model.loss, losses.Logistic):
+        return 1.0 / (1.0 + math.exp(-min(model.domain.support(point), 700.0)))
+    return float(model.loss.constants[0])
+
+
+# -- the nominal design ----------------------------------------------------------------------------------------------
+def nominal_start(model: GLM, units: int, rows_per_unit: int, rho: float, settings: Settings) -> Start:
+    """What the warm start would find on the nominal design with ``rho`` to spend: its error is that of the noise."""
+    from dpfastmh.privacy.releases import gradient_sensitivity, softmax_slope_norm
+
+    curvature = energy_derivatives(model.prior_table, np.zeros(len(model.parameters)))[1]
+    information = np.kron(_nominal_information(model.loss), nominal_second_moment(model))
+    precision = units * rows_per_unit / model.temperature * information + np.diag(np.maximum(curvature, 1e-9))
+    slope = steepest_slope(model, np.zeros(len(model.domain)))
+    if isinstance(model.loss, losses.Softmax):
+        slope = softmax_slope_norm(model.loss.classes)
+    sensitivity = gradient_sensitivity(slope, model.domain.norm2(), model.temperature, rows_per_unit)
+    last = rho * (1.0 - settings.hessian_share) * float(settings.last_weights.sum())
+    noise = sensitivity / math.sqrt(2.0 * last)
+    covariance = np.linalg.inv(precision)
+    error = noise * np.sqrt(np.diag(covariance @ covariance) / np.diag(covariance))
+    return Start(np.zeros(len(model.parameters)), precision, error)
+
+
+def nominal_second_moment(model: GLM) -> FloatArray:
+    """E[xxᵀ] for features spread evenly over the domain: boxes and balls uniform, categories equally frequent."""
+    table = model.domain.table()
+    mean, spread = np.zeros(len(model.domain)), np.zeros(len(model.domain))
+    mixed = np.zeros((len(model.domain), len(model.domain)))
+    for kind, start, stop, radius in zip(table.kind, table.start, table.stop, table.radius, strict=True):
+        part, size = slice(start, stop), stop - start
+        if kind == ONEHOT:
+            mean[part] = 1.0 / (size + 1)  # the first category has no column
+            mixed[part, part] = np.diag(mean[part]) - np.outer(mean[part], mean[part])
+        elif kind == BALL:
+            spread[part] = radius**2 / (size + 2)
+        elif kind == BOXBALL:
+            spread[part] = min(1.0 / 3.0, radius**2 / (size + 2))
+        else:
+            spread[part] = 1.0 / 3.0
+    mean[table.constant], spread[table.constant] = 1.0, 0.0
+    return np.asarray(np.outer(mean, mean) + np.diag(spread) + mixed)
+
+
+def _nominal_information(loss: Any) -> FloatArray:
+    """Fisher information of the predictors at η = 0, a matrix with one row for each."""
+    if isinstance(loss, losses.Softmax):
+        share = np.full(loss.classes - 1, 1.0 / loss.classes)
+        return np.asarray(np.diag(share) - np.outer(share, share))
+    if isinstance(loss, losses.Logistic):
+        found = 0.25
+    elif isinstance(loss, losses.StudentT):
+        found = (loss.df + 1.0) / ((loss.df + 3.0) * loss.scale**2)
+    elif isinstance(loss, losses.LogisticError):
+        found = 1.0 / (3.0 * loss.scale**2)
+    elif isinstance(loss, losses.Poisson):
+        found = 0.25 / math.log(2.0)  # σ(0)²/softplus(0)
+    else:
+        z = np.linspace(-60.0, 60.0, 20_001)
+        root = np.sqrt(1.0 + z * z)
+        found = float((np.exp(1.0 - root) / root**3).sum() / np.exp(1.0 - root).sum()) / loss.scale**2
+    return np.array([[found]])
+
+
+# -- plans -----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Plan:
+    """A forecast for the nominal design: no record was read to make it."""
+
+    names: tuple[str, ...]
+    budget: Budget
+    units: int
+    rows_per_unit: int
+    temperature: float
+    chains: int
+    laziness: float
+    steps: float  # of all chains
+    start_errors: FloatArray  # of the warm start, in posterior sd
+    effective: FloatArray  # draws of all chains, by coefficient
+    errors: FloatArray  # of the means of all draws, in posterior sd
+    seconds: float
+    enough: bool
+    advice: str
+
+    def summary(self) -> str:
+        """The forecast in words and figures."""
+        kind = "posterior" if self.temperature == 1.0 else f"tempered ({self.temperature:g}) posterior"
+        unit = "rows" if self.rows_per_unit == 1 else f"units of at most {self.rows_per_unit} rows"
+        lines = [
+            f"{kind} of {len(self.names)} coefficients from {self.units:,} {unit} "
+            f"at epsilon = {self.budget.epsilon:g}, delta = {self.budget.delta:g}",
+            f"  steps             {self.steps:,.0f} in {self.chains} chains, laziness {self.laziness:g}",
+            f"  effective draws   {self.effective.min():,.1f} (least of all coefficients)",
+            f"  error of means    {self.errors.max():.2f} posterior sd (largest), from a start off by "
+            f"{self.start_errors.max():.2f}",
+            f"  time              about {self.seconds:.1f} s of sampling",
+            "A forecast for features spread evenly over their bounds and no effects; no data was read. Features that "
+            "lean on each other or use little of their bounds give less.",
+        ]
+        if self.advice:
+            lines.append(self.advice)
+        return "\n".join(lines)
+
+
+def plan(
+    model: Model,
+    *,
+    units: int,
+    budget: Budget,
+    max_rows_per_unit: int = 1,
+    chains: int = 2,
+    max_time: float | None = None,
+    laziness: float | None = None,
+    settings: Settings | None = None,
+) -> Plan:
+    """What ``sample`` would do with this budget on ``units`` people (or rows): reads no data."""
+    if not isinstance(model, GLM):
+        raise ValueError(f"{type(model).__name__} has no nominal design: a forecast needs a regression model")
+    settings = settings or Settings()
+    if laziness is not None:
+        settings = replace_setting(settings, laziness=laziness)
+    found = _forecast(model, units, budget, max_rows_per_unit, chains, max_time, settings)
+    enough = bool(found.effective.min() >= max(settings.least_draws, 1.0))
+    if enough:
+        return found
+
+    def draws(temperature: float = model.temperature, epsilon: float = budget.epsilon, people: int = units) -> float:
+        other = at_temperature(model, temperature)
+        raised = Budget(epsilon, budget.delta)
+        return float(_forecast(other, people, raised, max_rows_per_unit, chains, max_time, settings).effective.min())
+
+    warmer = _least(lambda f: draws(temperature=model.temperature * f))
+    larger = _least(lambda f: draws(epsilon=budget.epsilon * f))
+    more = _least(lambda f: draws(people=math.ceil(units * f)))
+    advice = too_small(
+        found.effective.min(), model.temperature * warmer, budget.epsilon * larger, math.ceil(units * more)
+    )
+    return Plan(**{**found.__dict__, "enough": False, "advice": advice})
+
+
+def replace_setting(settings: Settings, **changes: object) -> Settings:
+    return Settings(**{**settings.__dict__, **changes})
+
+
+def at_temperature(model: GLM, temperature: float) -> GLM:
+    """The same model at another temperature."""
+    other = copy.copy(model)
+    other.temperature = temperature
+    return other
+
+
+def too_small(draws: float, temperature: float, epsilon: float, units: int) -> str:
+    """The refusal's words."""
+    return (
+        f"This budget buys {draws:.2g} effective draws, less than one. One would take about temperature "
+        f"{temperature:.2g}, or epsilon {epsilon:.2g}, or {units:,} units."
+    )
+
+
+def _least(draws: Callable[[float], float]) -> float:
+    """The least factor up to 10⁶ at which one draw can be bought, to 2%; infinite where there is none."""
+    low, high = 0.0, math.log(1e6)
+    if draws(math.exp(high)) < 1.0:
+        return math.inf
+    while high - low > 0.02:
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if draws(math.exp(middle)) >= 1.0 else (middle, high)
+    return math.exp(high)
+
+
+def _forecast(
+    model: GLM, units: int, budget: Budget, k: int, chains: int, max_time: float | None, settings: Settings
+) -> Plan:
+    alpha = best_alpha(budget)
+    rho = rdp_budget(budget.epsilon, budget.delta, alpha) / alpha
+    start = nominal_start(model, units, k, rho * settings.warm_share, settings)
+    share = rho * (1.0 - settings.warm_share) / chains
+    moves = choose_moves(model, start, share, units, k, settings, seconds=max_time or settings.patience)
+    steps = most_steps(moves, max_time)
+    main = steps * (1.0 - settings.adapt_share)
+    return Plan(
+        names=model.parameters,
+        budget=budget,
+        units=units,
+        rows_per_unit=k,
+        temperature=model.temperature,
+        chains=chains,
+        laziness=moves.laziness,
+        steps=chains * steps,
+        start_errors=start.error,
+        effective=moves.effective(chains, main),
+        errors=moves.errors(chains, start.error, main),
+        seconds=moves.seconds * steps / moves.steps,
+        enough=True,
+        advice="",
+    )
+
+
+def most_steps(moves: Moves, max_time: float | None, cap: int = 5_000_000) -> float:
+    """Steps of one chain: to the end of its budget, the cap, or the time allowed by the public speed figure."""
+    steps = min(moves.steps, float(cap))
+    if max_time is not None:
+        steps = min(steps, max_time * moves.steps / moves.seconds)
+    return max(1.0, steps)
+
+
+def plan_table(plans: Iterable[Plan]) -> str:
+    """Forecasts side by side, one line each."""
+    lines = [f"{'epsilon':>9}{'units':>14}{'steps':>13}{'effective draws':>17}{'error of means':>16}{'seconds':>9}"]
+    for found in plans:
+        lines.append(
+            f"{found.budget.epsilon:>9g}{found.units:>14,}{found.steps:>13,.0f}{found.effective.min():>17,.2g}"
+            f"{found.errors.max():>13.2g} sd{found.seconds:>9.1f}"
+        )
+    return "\n".join(lines)
