@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpfastmh import __version__, losses
-from dpfastmh.budget import Budget
+from dpfastmh.budget import Budget, epsilon_from_rdp
 from dpfastmh.methods import Coordinates, DPFastMH, Method
 from dpfastmh.models import GLM, Model
 from dpfastmh.posterior import Posterior, Privacy
@@ -257,7 +257,6 @@ def _posterior(
     kept = min(result.draws.shape[0] for result in results)
     draws = np.stack([result.draws[:kept] for result in results])
     steps = sum(result.steps for result in results)
-    accepted = sum(int(result.accepted.sum()) for result in results)
     privacy = Privacy(
         epsilon=budget.epsilon,
         delta=budget.delta,
@@ -278,4 +277,18 @@ def _posterior(
         releases=tuple({"what": c.what, "rdp": c.rdp, "count": c.count} for c in account.releases),
         library_version=__version__,
     )
-    return Posterior(model.parameters, draws, accepted / max(steps, 1), privacy)
+    before = account.spent - sum(result.spent for result in results)
+    return Posterior(
+        names=model.parameters,
+        draws=draws,
+        accepted=np.array([result.accepted for result in results]),
+        tried=np.array([result.tried for result in results]),
+        spending=np.array(
+            [
+                [0.0, epsilon_from_rdp(before, budget.delta, account.alpha)],
+                [float(steps), privacy.epsilon_spent],
+            ]
+        ),
+        privacy=privacy,
+        model=model if isinstance(model, GLM) else None,
+    )
