@@ -37,7 +37,7 @@ def describe(model: GLM) -> dict[str, Any]:
     """The model as numbers, text, lists and dictionaries, fit for JSON."""
     return {
         "loss": _loss_out(model.loss),
-        "domain": [_part_out(part) for part in _parts(model.domain)],
+        "domain": [_part_out(part) for part in parts(model.domain)],
         "classes": None if model.classes is None else [_plain(label) for label in model.classes],
         "target_bounds": None if model.target_bounds is None else list(model.target_bounds),
         "prior": _priors_out(model.prior_table),
@@ -100,7 +100,7 @@ def _loss_in(description: Any) -> Any:
 
 
 # -- domains ---------------------------------------------------------------------------------------------------------
-def _parts(domain: Domain) -> tuple[Domain, ...]:
+def parts(domain: Domain) -> tuple[Domain, ...]:
     from dpfastmh.domain import Product
 
     return domain.parts if isinstance(domain, Product) else (domain,)

@@ -99,7 +99,7 @@ def forest(posterior: Posterior, *, scale: str = "scaled", palette: Palette = PA
     shown = list(range(min(len(posterior.names), MOST_ROWS)))
     pooled = draws.reshape(-1, draws.shape[2])[:, shown]
     with style():
-        figure, (ax,) = canvas(4.0, 0.62 + 0.24 * len(shown), palette)
+        figure, (ax,) = canvas(3.6, 0.62 + 0.24 * len(shown), palette)
         color = palette.chains[0]
         ax.axvline(0.0, color=palette.muted, lw=0.8, ls=(0, (4, 3)), zorder=0)
         outer, inner = np.quantile(pooled, [0.05, 0.95], axis=0), np.quantile(pooled, [0.25, 0.75], axis=0)
@@ -143,7 +143,7 @@ def trace(posterior: Posterior, ax: Axes, j: int, palette: Palette) -> None:
     every = max(1, math.ceil(draws.shape[1] / POINTS))
     position = np.arange(0, draws.shape[1], every)
     for k, chain in enumerate(draws):
-        ax.plot(position + 1, chain[::every], color=palette.chains[k % 4], lw=0.7, alpha=0.9)
+        ax.plot(position + 1, chain[::every], color=palette.chains[k % 4], lw=0.7, alpha=0.75)
     ax.axhline(float(draws.mean()), color=palette.ink, lw=0.9, ls=(0, (4, 2.5)))
     ax.set_title(posterior.names[j], color=palette.ink)
     ax.set_xlim(1, max(draws.shape[1], 2))
@@ -167,9 +167,11 @@ def grid(
 
 
 def single(posterior: Posterior, draw: Callable[..., None], j: int, palette: Palette) -> Figure:
-    """One coefficient's small picture."""
+    """One coefficient's small picture. Its margins are fixed: measuring the labels would double the time it takes."""
     with style():
         figure, (ax,) = canvas(3.3, 1.75, palette)
+        figure.set_layout_engine("none")
+        figure.subplots_adjust(left=0.02 if draw is density else 0.15, right=0.98, bottom=0.15, top=0.87)
         draw(posterior, ax, j, palette)
         return figure
 
@@ -179,7 +181,7 @@ def spending(posterior: Posterior, *, palette: Palette = PAPER) -> Figure:
     """ε spent against the steps of all chains; what lies at step 0 paid for the start."""
     steps, spent = posterior.spending.T if len(posterior.spending) else np.zeros((2, 1))
     with style():
-        figure, (ax,) = canvas(4.0, 2.3, palette)
+        figure, (ax,) = canvas(3.6, 2.1, palette)
         ax.plot(np.r_[0.0, steps], np.r_[0.0, spent], color=palette.chains[0], lw=1.8)
         ax.fill_between(np.r_[0.0, steps], np.r_[0.0, spent], color=palette.chains[0], alpha=0.15, lw=0)
         ax.plot(steps[-1], spent[-1], "o", color=palette.chains[0], ms=4.5)
@@ -187,7 +189,7 @@ def spending(posterior: Posterior, *, palette: Palette = PAPER) -> Figure:
         if math.isfinite(promised):
             ax.axhline(promised, color=palette.ink, lw=1.0, ls=(0, (4, 2.5)))
             ax.annotate(
-                f"promised ε = {promised:g}",
+                f"promised ε = {promised:g}" if posterior.privacy.private else f"ε = {promised:g}, were it private",
                 (0.02, promised),
                 xycoords=("axes fraction", "data"),
                 xytext=(0, -3),
@@ -210,7 +212,7 @@ def acceptance(posterior: Posterior, *, palette: Palette = PAPER) -> Figure:
     share, names = posterior.acceptance, posterior.move_names
     shown = min(len(names), MOST_ROWS)
     with style():
-        figure, (ax,) = canvas(4.0, 0.62 + 0.24 * shown, palette)
+        figure, (ax,) = canvas(3.6, 0.62 + 0.24 * shown, palette)
         rows = np.arange(shown)
         for k, chain in enumerate(share):
             shift = 0.0 if len(share) == 1 else 0.24 * (k / (len(share) - 1) - 0.5)

@@ -80,6 +80,8 @@ class Privacy:
     def __post_init__(self) -> None:
         for release in self.releases:
             _only(release, RELEASE_FACTS, "a release")
+            if not {"what", "rdp"} <= release.keys():
+                raise PosteriorError(f"a release says what it was and its rdp, not only {', '.join(release) or 'nothing'}")
 
 
 def _only(facts: Mapping[str, Any], allowed: frozenset[str], what: str) -> None:

@@ -27,7 +27,7 @@ from dpfastmh.findings import FEW_EFFECTIVE, LARGE_RHAT, findings
 from dpfastmh.netcdf import privacy_record, to_bytes
 from dpfastmh.outputs import create_folder, replace_file
 from dpfastmh.posterior import Posterior, Row
-from dpfastmh.statement import BANNER, NOT_PRIVATE, not_covered, promise, temperature_note
+from dpfastmh.statement import BANNER, NOT_PRIVATE, not_covered, promise, short, temperature_note
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -95,13 +95,13 @@ def _headline(posterior: Posterior) -> str:
 
 def _lead(posterior: Posterior) -> str:
     privacy, model = posterior.privacy, posterior.model
-    units = f"{privacy.units:,} " + ("records" if _one_row(posterior) else f"units ({escape(privacy.unit)})")
+    units = f"{privacy.units:,} " + ("records" if _one_row(posterior) else f"units ({privacy.unit})")
     kind = "Draws of " + f"{len(posterior.names)} parameters" if model is None else f"A {KINDS[model_name(model)]}"
-    target = f" of <strong>{escape(posterior.outcome)}</strong>" if posterior.outcome else ""
+    target = f" of {posterior.outcome}" if posterior.outcome else ""
     text = f"{kind}{target}, from {units}"
     if privacy.private:
-        text += f", at a total privacy cost of at most ε = {privacy.epsilon:g} (δ = {privacy.delta:.2g})"
-    return f"{text}. {_clear_signs(posterior)}"
+        text += f", at a total privacy cost of at most ε = {short(privacy.epsilon)} (δ = {short(privacy.delta)})"
+    return _prose(f"{text}. {_clear_signs(posterior)}")
 
 
 def _one_row(posterior: Posterior) -> bool:
@@ -118,11 +118,11 @@ def _clear_signs(posterior: Posterior) -> str:
     if not shown:
         return ""
     if not clear:
-        return f"None of the {len(shown)} coefficients has a 90% interval that leaves out zero."
-    words = [f"{escape(posterior.names[j])} ({'raises' if low[j] > 0 else 'lowers'} it)" for j in clear[:4]]
+        return f"Of {len(shown)} coefficients, none has a 90% interval that leaves out zero."
+    words = [f"{posterior.names[j]} ({'positive' if low[j] > 0 else 'negative'})" for j in clear[:4]]
     more = f" and {len(clear) - 4} more" if len(clear) > 4 else ""
-    many = "leaves" if len(clear) == 1 else "leave"
-    return f"Of {len(shown)} coefficients, {len(clear)} {many} zero outside the 90% interval: {', '.join(words)}{more}."
+    many = "has a 90% interval that leaves" if len(clear) == 1 else "have 90% intervals that leave"
+    return f"Of {len(shown)} coefficients, {len(clear)} {many} out zero: {', '.join(words)}{more}."
 
 
 def _constants(posterior: Posterior) -> set[str]:
@@ -138,7 +138,7 @@ def _facts(posterior: Posterior) -> str:
     privacy = posterior.privacy
     ess = posterior.ess()
     worst = "not known" if np.isnan(ess).all() else f"{np.nanmin(ess):,.0f}"
-    promised = f"of ε = {privacy.epsilon:g} promised, δ = {privacy.delta:.2g}" if privacy.private else "known seed"
+    promised = f"of ε = {short(privacy.epsilon)} promised, δ = {short(privacy.delta)}" if privacy.private else "known seed"
     entries = {
         "Privacy spent": (f"ε = {privacy.epsilon_spent:.3g}" if privacy.private else NOT_PRIVATE, promised),
         "Records" if _one_row(posterior) else "Units": (
@@ -153,7 +153,7 @@ def _facts(posterior: Posterior) -> str:
         ),
     }
     cells = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(note)}</small></dd></div>"
+        f"<div><dt>{escape(name)}</dt><dd>{_prose(value)}<small>{_prose(note)}</small></dd></div>"
         for name, (value, note) in entries.items()
     )
     return f'<dl class="facts">{cells}</dl>'
@@ -166,12 +166,19 @@ def _section(heading: str, *parts: str) -> str:
     return f'<section aria-labelledby="{name}">\n<h2 id="{name}">{escape(heading)}</h2>\n{body}\n</section>'
 
 
+def _prose(text: str) -> str:
+    """Text as HTML: powers raised, equations kept on one line."""
+    held = re.sub(r"([εδT] = [^\s,;)]*[^\s,;:.)])", r'<span class="whole">\1</span>', escape(text))
+    return held.replace("e^ε", "e<sup>ε</sup>")
+
+
 def _p(text: str, kind: str = "") -> str:
-    return f"<p{f' class={chr(34)}{kind}{chr(34)}' if kind else ''}>{escape(text)}</p>" if text else ""
+    attribute = f' class="{kind}"' if kind else ""
+    return f"<p{attribute}>{_prose(text)}</p>" if text else ""
 
 
 def _list(items: list[str]) -> str:
-    return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>"
+    return "<ul>" + "".join(f"<li>{_prose(item)}</li>" for item in items) + "</ul>"
 
 
 def _results(posterior: Posterior) -> str:
@@ -203,7 +210,7 @@ def _results(posterior: Posterior) -> str:
         "that lengths can be compared." + (f" The first {plots.MOST_ROWS} are shown." if many else ""),
     )
     tempered = _p(temperature_note(posterior.privacy.temperature))
-    return _section("Results", box, tempered, tables, f'<div class="wide">{forest}</div>')
+    return _section("Results", box, tempered, tables, forest)
 
 
 def _table(rows: tuple[Row, ...], caption: str) -> str:
@@ -220,8 +227,9 @@ def _table(rows: tuple[Row, ...], caption: str) -> str:
     head = "".join(f'<th scope="col" title="{why}">{name or "coefficient"}</th>' for name, why in heads.items())
     body = "".join(_table_row(row) for row in rows)
     return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}"><table>'
-        f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"{_p(caption, 'note')}"
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}"><table class="numbers">'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
@@ -249,23 +257,15 @@ def _fixed(value: float, places: int) -> str:
 def _privacy(posterior: Posterior) -> str:
     first, *rest = promise(posterior.privacy)
     spent = posterior.privacy
-    figure = _figure(
-        plots.spending(posterior, palette=plots.MARKS),
-        "spending",
-        "Privacy budget spent over the steps",
-        f"ε spent rises from {float(posterior.spending[0, 1]) if len(posterior.spending) else 0.0:.3g} after the start "
-        f"to {spent.epsilon_spent:.4g} after {spent.steps:,} steps.",
-        "ε spent (δ fixed) as the chains went on. What stands at step 0 paid for the start. Dashed: what was promised.",
-    )
+    figure = _spending(posterior) if len(posterior.spending) else ""
     unit = (
         "Two tables are neighbours if one can be had from the other by replacing "
         + ("one record." if _one_row(posterior) else f"all that one unit ({spent.unit}) holds.")
         + f" Costs were added up as Rényi divergence of order {spent.alpha:.4g}, {spent.rdp_spent:.4g} in all:"
     )
     costs = "".join(
-        f'<tr><th scope="row">{escape(str(release.get("what")))}</th>'
-        f"<td>{f'{release["count"]:,}' if 'count' in release else '–'}</td>"
-        f"<td>{float(release.get('rdp', math.nan)):.4g}</td></tr>"
+        f'<tr><th scope="row">{escape(str(release["what"]))}</th>'
+        f"<td>{_count(release.get('count'))}</td><td>{release['rdp']:.4g}</td></tr>"
         for release in spent.releases
     )
     table = (
@@ -284,13 +284,29 @@ def _privacy(posterior: Posterior) -> str:
     words = _p(first, "promise") + "".join(_p(text) for text in rest) + _p(exact)
     covered = f"<h3>What it does not cover</h3>{_list(not_covered(spent))}"
     if not spent.private:
-        return _section("Privacy", words, f'<div class="wide">{figure}</div>')
+        return _section("Privacy", words, figure)
     return _section(
         "Privacy",
         f'<div class="pair"><div>{words}</div>{figure}</div>',
         covered,
         f"<h3>How it was counted</h3>{_p(unit)}{table}",
     )
+
+
+def _spending(posterior: Posterior) -> str:
+    first, last = posterior.spending[0], posterior.spending[-1]
+    end = "what was promised." if posterior.privacy.private else "what a run without a seed would have promised."
+    return _figure(
+        plots.spending(posterior, palette=plots.MARKS),
+        "spending",
+        "Privacy budget spent over the steps",
+        f"ε spent rises from {first[1]:.3g} at step {first[0]:,.0f} to {last[1]:.4g} at step {last[0]:,.0f}.",
+        f"ε spent (δ fixed) as the chains went on. What stands at step 0 paid for the start. Dashed: {end}",
+    )
+
+
+def _count(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
 
 
 def _precision(posterior: Posterior) -> str:
@@ -309,7 +325,7 @@ def _precision(posterior: Posterior) -> str:
     )
     advice = (
         "The error is that of sampling: it shrinks as one over the square root of the effective draws. Halving it takes "
-        "roughly twice the ε, or about twice the records. Ends of intervals are less certain than means."
+        "roughly twice the ε, or four times the records. Ends of intervals are less certain than means."
     )
     few = "" if ess[worst] >= FEW_EFFECTIVE else (
         "With fewer than a hundred effective draws the standard deviations and intervals are rough themselves, and R-hat "
@@ -348,7 +364,7 @@ def _chains(posterior: Posterior) -> str:
         "How the chains ran",
         _p("Chains that have forgotten their start wander over the same range; steps and drifts mean too few draws."),
         _cards(posterior, plots.trace, "trace", _trace_words),
-        f'<h3>Acceptance</h3><div class="wide">{figure}</div>',
+        f"<h3>Acceptance</h3>{figure}",
     )
 
 
@@ -403,9 +419,9 @@ def _model(posterior: Posterior) -> str:
         for name, known in _known(part)
     )
     table = (
+        '<p class="note">Public before the run, and used as it stands: values outside were moved to the edge.</p>'
         '<div class="scroll" role="region" tabindex="0" aria-label="Public knowledge"><table>'
-        '<caption>Public before the run, and used as it stands: values outside were moved to the edge.</caption>'
-        f'<thead><tr><th scope="col">column</th><th scope="col" class="text">declared</th></tr></thead>'
+        '<thead><tr><th scope="col">column</th><th scope="col" class="text">declared</th></tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )
     return _section("Model and public knowledge", _p(text), table, f"<h3>Prior</h3>{_p(_priors(model))}")
@@ -464,7 +480,7 @@ def _again(posterior: Posterior) -> str:
 
 def _command(posterior: Posterior) -> str:
     privacy = posterior.privacy
-    words = ["dpfastmh fit DATA --schema SCHEMA.toml", f"--epsilon {privacy.epsilon:g} --delta {privacy.delta:g}"]
+    words = ["dpfastmh fit DATA --schema SCHEMA.toml", f"--epsilon {privacy.epsilon:g} --delta {short(privacy.delta)}"]
     if privacy.temperature != 1.0:
         words.append(f"--temperature {privacy.temperature:g}")
     if privacy.method != "dp-fast-mh":
@@ -497,11 +513,12 @@ def _call(posterior: Posterior) -> str:
     options += [f"temperature={model.temperature:g}"] if model.temperature != 1.0 else []
     options += [] if intercept else ["intercept=False"]
     target = repr(posterior.outcome) if posterior.outcome else "TARGET"
+    domain = re.sub(r"\b(Box|Ball|OneHot|Constant)\(", r"mh.\1(", repr(shown))
     return (
         "import dpfastmh as mh\n\n"
-        f"domain = {re.sub(r'\b(Box|Ball|OneHot|Constant)\(', r'mh.\1(', repr(shown))}\n"
+        f"domain = {domain}\n"
         f"model = mh.{names[facts['loss']['name']]}(domain, {', '.join(options)})\n"
-        f"budget = mh.Budget(epsilon={privacy.epsilon:g}, delta={privacy.delta:g})\n"
+        f"budget = mh.Budget(epsilon={privacy.epsilon:g}, delta={short(privacy.delta)})\n"
         f"posterior = mh.sample(model, TABLE, target={target}, budget=budget, chains={privacy.chains})\n"
     )
 
@@ -527,14 +544,17 @@ COLORS = {
 
 def _figure(picture: Figure, name: str, title: str, words: str, caption: str = "") -> str:
     below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    return f"<figure>{inline_svg(picture, name, title, words)}{below}</figure>"
+    side = ' class="side"' if caption else ""
+    return f"<figure{side}>{inline_svg(picture, name, title, words)}{below}</figure>"
 
 
 def inline_svg(picture: Figure, name: str, title: str, words: str) -> str:
     """A figure as part of the page: no links, colours and letters of the page, a title and a description to be read."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
     out = io.StringIO()
     with plots.style():
-        picture.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+        FigureCanvasSVG(picture).print_svg(out, metadata={"Date": None, "Creator": None})
     svg = out.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +18,11 @@ def record_name(privacy: Privacy) -> str:
     if privacy.max_rows_per_unit > 1:
         return f"everything one {privacy.unit} contributed (at most {privacy.max_rows_per_unit} rows)"
     return "one person's record" if privacy.unit == "row" else f"the record of one {privacy.unit}"
+
+
+def short(number: float) -> str:
+    """At most three digits, and 1e-6 rather than 1e-06."""
+    return re.sub(r"e([+-])0*(\d)", lambda m: f"e{m[1].replace('+', '')}{m[2]}", f"{number:.3g}")
 
 
 def factor(epsilon: float) -> str:
@@ -35,7 +41,7 @@ def certainty(epsilon: float) -> str:
 
 def chance(delta: float) -> str:
     """δ for reading: one in so many."""
-    return f"{delta:.3g} (one in {_grouped(round(1.0 / delta))})"
+    return f"{short(delta)} (one in {_grouped(round(1.0 / delta))})"
 
 
 def _grouped(number: int) -> str:
@@ -72,8 +78,8 @@ def promise(privacy: Privacy) -> list[str]:
         )
     sentences.append(
         f"The promise covers everything in these results together: the start, every chain, warm-up included. Promised "
-        f"were ε = {epsilon:g} and δ = {delta:.3g}; spent were ε = {privacy.epsilon_spent:.4g} and "
-        f"δ = {privacy.delta_spent:.3g}."
+        f"were ε = {epsilon:g} and δ = {short(delta)}; spent were ε = {privacy.epsilon_spent:.4g} and "
+        f"δ = {short(privacy.delta_spent)}."
     )
     return sentences
 
