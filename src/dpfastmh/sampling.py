@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -124,8 +124,9 @@ def sample(
     *,
     budget: Budget,
     target: str | None = None,
-    unit: Any = None,
+    unit: str | None = None,
     max_rows_per_unit: int = 1,
+    missing: Mapping[str, Any] | None = None,
     method: str = "dp-fast-mh",
     proposal: ProposalLike | None = None,
     start: npt.ArrayLike | None = None,
@@ -144,11 +145,13 @@ def sample(
     Parameters
     ----------
     model, x, y
-        A model and its records: arrays, a mapping of columns, or a table with the Arrow stream interface (pandas,
-        Polars, PyArrow, DuckDB) whose column ``target`` is y.
+        A model and its records, as arrays; or x is a table, and its column ``target`` is y: a mapping of columns, a
+        file, or anything with the Arrow stream interface (pandas, Polars, PyArrow, DuckDB).
     unit, max_rows_per_unit
-        Who is protected: a column name (or one value for each row) that says whose row it is. Rows of a unit past the
-        first ``max_rows_per_unit`` are dropped. Without it every row is a unit of its own.
+        Who is protected: the table's column that says whose row it is. Rows of a unit past the first
+        ``max_rows_per_unit`` are dropped. Without it every row is a unit of its own.
+    missing
+        Public values for missing cells, by column; without one a missing cell is refused.
     method
         "dp-fast-mh" (the cheapest exact batch for each move) or "dp-fast-mh-full" (all rows, every time).
     proposal, start, laziness
@@ -168,7 +171,7 @@ def sample(
         raise ValueError(f"chains={chains}, draws={draws}, max_time={max_time}: each must be above 0")
     if method not in METHODS:
         raise ValueError(f"method is {method!r}: private sampling has {', '.join(METHODS)}")
-    records = _records(model, x, y, target, unit, max_rows_per_unit, seed, threads)
+    records = _records(model, x, y, target, unit, max_rows_per_unit, missing, seed, threads)
     budget.check_rows(records.units, force=force)
     cap = min(STEPS_CAP, budget.most_steps() // chains - 100)
     if cap < 1000:
@@ -178,7 +181,22 @@ def sample(
         refused = _hopeless(model, records, budget, chains, max_time, settings)
         if refused:
             raise BudgetTooSmall(f"{refused} Nothing was spent.")
-    run = _Run(model, records, account, budget, METHODS[method], chains, cap, draws, max_time, settings, seed, progress)
+    run = _Run(
+        model=model,
+        records=records,
+        account=account,
+        budget=budget,
+        method=METHODS[method],
+        chains=chains,
+        cap=cap,
+        draws=draws,
+        max_time=max_time,
+        settings=settings,
+        seed=seed,
+        progress=progress,
+        unit=unit or "row",
+        outcome=target,
+    )
     if isinstance(model, GLM) and proposal is None:
         run.plan_from_release(start)
     else:
@@ -192,10 +210,21 @@ def _settled(settings: Settings | None, laziness: float | None) -> Settings:
 
 
 def _records(
-    model: Model, x: Any, y: Any, target: str | None, unit: Any, k: int, seed: int | None, threads: int | None
+    model: Model, x: Any, y: Any, target: str | None, unit: Any, k: int, missing: Any, seed: int | None, threads: Any
 ) -> PrivateRecords:
+    """The private side, loaded from arrays or from a table."""
+    options = {"seed": seed, "threads": threads}
+    if target is not None:
+        from dpfastmh.data.loading import load
+
+        if y is not None or not isinstance(model, GLM):
+            raise ValueError("target names a column of the table x of a regression model: leave y out")
+        loaded = load(model, x, target=target, unit=unit, max_rows_per_unit=k, missing=missing)
+        return PrivateRecords(model, loaded.rows, units=loaded.units, rows_per_unit=loaded.rows_per_unit, **options)
+    if unit is not None or missing:
+        raise ValueError("unit and missing name columns of a table: give the table as x and the target's name as target")
     rows = model.load(x, y)
-    return PrivateRecords(model, rows, units=rows.x.shape[0], rows_per_unit=k, seed=seed, threads=threads)
+    return PrivateRecords(model, rows, units=rows.x.shape[0], rows_per_unit=1, **options)
 
 
 def _hopeless(
@@ -232,12 +261,14 @@ class _Run:
     settings: Settings
     seed: int | None
     progress: Watcher | None
+    unit: str
+    outcome: str | None
 
     def __post_init__(self) -> None:
         self.stop = threading.Event()
         self.lock = threading.Lock()
         self.warnings: list[str] = []
-        self.start_facts: dict[str, Any] | None = None
+        self.facts: dict[str, Any] = {}
 
     # -- how to move -------------------------------------------------------------------------------------------------
     def plan_from_release(self, start: npt.ArrayLike | None) -> None:
@@ -255,11 +286,11 @@ class _Run:
             model, found, rho, self.records.units, self.records.rows_per_unit, settings, seconds=seconds
         )
         self.check_worth(moves)
-        self.start_facts = {
+        self.facts = {
             "point": found.point.tolist(),
-            "error_in_sd": found.error.tolist(),
-            "laziness": moves.laziness,
-            "scales": moves.scales.tolist(),
+            "error": found.error.tolist(),
+            "precision": found.precision.tolist(),
+            "dispersion": settings.dispersion,
         }
         point = found.point if start is None else np.asarray(start, dtype=np.float64)
         starts = _dispersed(point, found.covariance, self.chains, settings.dispersion, self.seed)
@@ -384,11 +415,12 @@ class _Run:
                 self.tell("main", steps / (most * self.chains), steps, steps // self.thin)
             return parts
 
+        base = self.account.charged
         results = self.in_threads(whole)
         for share in self.shares:
             self.account.settle(share)
         self.tell("done", 1.0, sum(made), sum(made) // self.thin)
-        return self.posterior(results)
+        return self.posterior(results, base)
 
     def together(self, steps: int) -> list[Released]:
         """Trial steps of all chains; their draws are not kept."""
@@ -415,21 +447,18 @@ class _Run:
             self.progress(Progress(phase, spent, self.budget.epsilon, steps, draws, min(share, 1.0)))
 
     # -- what comes out ----------------------------------------------------------------------------------------------
-    def posterior(self, results: list[list[Released]]) -> Posterior:
-        draws = [np.concatenate([part.draws for part in parts]) if parts else _none(self.model) for parts in results]
+    def posterior(self, results: list[list[Released]], base: float) -> Posterior:
+        """``base`` is what had been paid before the main phase."""
+        account, budget, model = self.account, self.budget, self.model
+        draws = [np.concatenate([_none(model), *(part.draws for part in parts)]) for parts in results]
         kept = min(len(chain) for chain in draws)
         if kept == 0:
             raise BudgetTooSmall(
                 "the budget ended before the first draw was kept: raise epsilon or the temperature. "
-                f"Spent: epsilon = {self.account.epsilon_spent():.3g}."
+                f"Spent: epsilon = {account.epsilon_spent():.3g}."
             )
         every = math.ceil(kept / MOST_DRAWS)
-        held = np.stack([chain[: kept - kept % every][every - 1 :: every] for chain in draws])
-        size = len(self.model.parameters)
-        accepted = np.array([sum((part.accepted for part in parts), np.zeros(1, int)) for parts in results])
-        tried = np.array([sum((part.tried for part in parts), np.zeros(1, int)) for parts in results])
-        steps = sum(part.steps for parts in results for part in parts)
-        account, budget = self.account, self.budget
+        held = np.stack([chain[every - 1 : kept : every] for chain in draws])
         privacy = Privacy(
             epsilon=budget.epsilon,
             delta=budget.delta,
@@ -438,20 +467,41 @@ class _Run:
             alpha=account.alpha,
             rdp_spent=account.spent,
             units=self.records.units,
-            unit="row",
+            unit=self.unit,
             max_rows_per_unit=self.records.rows_per_unit,
             method=self.method.name,
-            exact_target=_target(self.model),
+            exact_target=_target(model),
             private=self.records.private,
-            temperature=self.model.temperature,
+            temperature=model.temperature,
             chains=self.chains,
-            steps=steps,
-            draws=int(held.shape[0] * held.shape[1]),
+            steps=sum(part.steps for parts in results for part in parts),
+            draws=held.shape[0] * held.shape[1],
             releases=tuple({"what": c.what, "rdp": c.rdp, "count": c.count} for c in account.releases),
             library_version=__version__,
         )
-        assert held.shape[2] == size
-        return Posterior(self.model.parameters, held, float(accepted.sum() / max(tried.sum(), 1)), privacy)
+        return Posterior(
+            names=model.parameters,
+            draws=held,
+            accepted=np.array([np.sum([part.accepted for part in parts], axis=0) for parts in results]),
+            tried=np.array([np.sum([part.tried for part in parts], axis=0) for parts in results]),
+            spending=self.spending(results, base),
+            privacy=privacy,
+            model=model if isinstance(model, GLM) else None,
+            warnings=tuple(self.warnings),
+            start=self.facts | {"laziness": self.rule.laziness, "thin": self.thin * every},
+            outcome=self.outcome,
+        )
+
+    def spending(self, results: list[list[Released]], base: float) -> FloatArray:
+        """(steps, ε) after every round of chunks, as if the chains took turns."""
+        steps, spent = 0, base
+        rows = [(0.0, self.account.epsilon_at(base))]
+        for turn in range(max(len(parts) for parts in results)):
+            for part in (parts[turn] for parts in results if turn < len(parts)):
+                steps += part.steps
+                spent += part.spent
+            rows.append((float(steps), self.account.epsilon_at(min(spent, self.account.spent))))
+        return np.array(rows)
 
 
 _LENGTHS = np.geomspace(0.02, 20.0, 200)

@@ -5,5 +5,7 @@ command's module is imported, and each imports heavy libraries inside ``run``: `
 """
 
 COMMANDS = {
+    "predict": "predict new records from a posterior, with intervals",
+    "report": "write the report of a posterior again",
     "demo": "sample a posterior of the shipped Adult census data",
 }
