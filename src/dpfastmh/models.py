@@ -149,12 +149,12 @@ class GLM(Model):
         if per_record is not None:
             raise ModelError(f"per_record is {per_record!r}: bounds that differ by record are for Mixture and Energy")
         features = memory.features(self.domain, x, overwrite=overwrite)
-        target = self._target(np.asarray(y).reshape(-1) if np.ndim(y) != 2 else np.asarray(y))
+        target = self.targets(np.asarray(y).reshape(-1) if np.ndim(y) != 2 else np.asarray(y))
         if target.shape != (features.shape[0],):
             raise ModelError(f"y has shape {np.shape(y)}: {features.shape[0]} rows of x need as many single values")
         return memory.rows(features, target.astype(features.dtype))
 
-    def _target(self, y: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def targets(self, y: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Targets as the loss takes them: class numbers, counts up to the cap, or numbers within the public bounds."""
         if isinstance(self.loss, losses.Logistic | losses.Softmax):
             count = 2 if isinstance(self.loss, losses.Logistic) else self.loss.classes

@@ -1,0 +1,156 @@
+"""PRIVATE. From a table to the rows that the compiled chain reads: one pass, no second copy.
+
+Every batch is projected onto the public domain as it comes and put at the end of the final matrix, which is as large as
+the table says it is, or grows in place where the number of rows is not known beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dpfastmh import losses
+from dpfastmh.data import cells, memory
+from dpfastmh.data.tables import Table, TableError, open_table
+from dpfastmh.data.units import Units
+from dpfastmh.domain import Domain, OneHot, Product
+from dpfastmh.models import GLM
+from dpfastmh.schema import Column, Value, nearest
+from dpfastmh.steps.likelihood import Rows
+
+__all__ = ["Loaded", "load"]
+
+
+class Loaded(NamedTuple):
+    """The rows, which are private, and what is public about them.
+
+    With a unit column the number of rows is private too: ``units`` is the size of the data.
+    """
+
+    rows: Rows
+    units: int
+    rows_per_unit: int  # at most
+
+
+def load(
+    model: GLM,
+    source: Any,
+    *,
+    target: str,
+    unit: str | None = None,
+    max_rows_per_unit: int = 1,
+    missing: Mapping[str, Value] | None = None,
+    dtype: npt.DTypeLike = np.float32,
+) -> Loaded:
+    """Read what ``model`` needs of a table: see ``open_table`` for the sources, ``Units`` for people with several rows.
+
+    ``missing`` gives the public values of missing cells by column; without one a missing cell is refused, and so is
+    every cell that is not what the model's domain or target declares. Numbers outside their bounds are clipped.
+    """
+    features, outcome = declarations(model, target, unit, missing or {})
+    if unit is not None and (
+        isinstance(max_rows_per_unit, bool) or not isinstance(max_rows_per_unit, int) or max_rows_per_unit < 1
+    ):
+        raise TableError(f"max_rows_per_unit is {max_rows_per_unit!r}: it must be a whole number of at least 1")
+    table = open_table(source)
+    people = None if unit is None else Units(unit, max_rows_per_unit, table.text)
+    needed = [*(column.name for column in features), target, *([] if unit is None else [unit])]
+    x = _Growing((len(model.domain),), dtype, table.rows)
+    y = _Growing((), dtype, table.rows)
+    for scaled, targets in _projected(model, table, needed, features, outcome, people, dtype):
+        x.append(scaled)
+        y.append(targets)
+    units = y.size if people is None else people.count
+    if units < 2:
+        what = "row" if unit is None else "unit"
+        raise TableError(f"{table.where}: {units} {what}{'' if units == 1 else 's'}: at least two are needed")
+    return Loaded(memory.rows(x.finished(), y.finished()), units, 1 if unit is None else max_rows_per_unit)
+
+
+def _projected(
+    model: GLM,
+    table: Table,
+    needed: list[str],
+    features: list[Column],
+    outcome: Column,
+    people: Units | None,
+    dtype: npt.DTypeLike,
+) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+    """Scaled features and targets of the rows that count, batch by batch."""
+    for batch in table.batches(needed):
+        read = {
+            column.name: cells.declared(column, batch, cells.read(column, batch, table.text))
+            for column in (*features, outcome)
+        }
+        targets = model.targets(read.pop(outcome.name))
+        if not read:  # a domain of constants: any column says how many rows there are
+            read = {outcome.name: targets}
+        scaled = model.domain.project(read, dtype)
+        if people is None:
+            yield scaled, targets
+        else:
+            kept = people.keep(batch)
+            yield scaled[kept], targets[kept]
+
+
+def declarations(
+    model: GLM, target: str, unit: str | None, missing: Mapping[str, Value]
+) -> tuple[list[Column], Column]:
+    """What the model declares about each feature's column, and about the target's."""
+    names = [*model.domain.columns, target]
+    for name in missing:
+        if name not in names:
+            raise TableError(f"missing names column {name!r}, which the model does not read{nearest(name, names)}")
+    if target in model.domain.columns:
+        raise TableError(f"column {target!r} is the target and a feature: take it out of the domain")
+    if unit in names:
+        raise TableError(f"column {unit!r} is the unit, and the model reads it too: it can be one of them")
+    features = [
+        Column(name, categories=categories, missing=missing.get(name)) for name, categories in _columns(model.domain)
+    ]
+    classes = model.classes
+    if isinstance(model.loss, losses.Logistic | losses.Softmax) and classes is None:
+        classes = list(range(2 if isinstance(model.loss, losses.Logistic) else model.loss.classes))
+    outcome = Column(
+        target,
+        categories=None if classes is None else tuple(c.item() if isinstance(c, np.generic) else c for c in classes),
+        whole=isinstance(model.loss, losses.Poisson),
+        missing=missing.get(target),
+    )
+    return features, outcome
+
+
+def _columns(domain: Domain) -> Iterator[tuple[str, tuple[str | int | bool, ...] | None]]:
+    """The raw columns that a domain reads, with the categories of those that have them."""
+    for part in domain.parts if isinstance(domain, Product) else (domain,):
+        if isinstance(part, OneHot):
+            yield part.column, part.categories
+        else:
+            yield from ((name, None) for name in part.columns)
+
+
+class _Growing:
+    """Rows at the end of an array. Pages that hold none are never touched, and an array that grows is not copied where
+    the system can move its pages instead."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: npt.DTypeLike, expected: int | None) -> None:
+        self.size = 0
+        self._held = np.empty((expected or 0, *shape), dtype)
+
+    def append(self, part: npt.NDArray[Any]) -> None:
+        need = self.size + len(part)
+        if need > len(self._held):
+            self._resize(need + need // 8)
+        self._held[self.size : need] = part
+        self.size = need
+
+    def finished(self) -> npt.NDArray[Any]:
+        """The array, cut to its rows; nothing may be appended afterwards."""
+        self._resize(self.size)
+        return self._held
+
+    def _resize(self, rows: int) -> None:
+        self._held.resize((rows, *self._held.shape[1:]), refcheck=False)
