@@ -37,6 +37,13 @@ _HOME = {
     "TunaMH": "methods",
     "run_chains": "methods",
     "Budget": "budget",
+    "BudgetTooSmall": "planning",
+    "Plan": "planning",
+    "Posterior": "posterior",
+    "Schema": "schema",
+    "Settings": "planning",
+    "plan": "planning",
+    "sample": "sampling",
 }
 
 if TYPE_CHECKING:
@@ -62,10 +69,17 @@ if TYPE_CHECKING:
     from dpfastmh.models import PoissonRegression as PoissonRegression
     from dpfastmh.models import SoftmaxRegression as SoftmaxRegression
     from dpfastmh.models import StudentTRegression as StudentTRegression
+    from dpfastmh.planning import BudgetTooSmall as BudgetTooSmall
+    from dpfastmh.planning import Plan as Plan
+    from dpfastmh.planning import Settings as Settings
+    from dpfastmh.planning import plan as plan
+    from dpfastmh.posterior import Posterior as Posterior
     from dpfastmh.priors import Flat as Flat
     from dpfastmh.priors import Laplace as Laplace
     from dpfastmh.priors import Normal as Normal
     from dpfastmh.priors import StudentT as StudentT
+    from dpfastmh.sampling import sample as sample
+    from dpfastmh.schema import Schema as Schema
 
 __all__ = [*_HOME]
 

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from scipy.special import expit
 
 from dpfastmh import losses
-from dpfastmh.budget import Budget, best_alpha, rdp_budget
+from dpfastmh.budget import Budget, best_alpha, checked_count, rdp_budget
 from dpfastmh.domain import BALL, BOXBALL, ONEHOT
 from dpfastmh.models import GLM, Model
 from dpfastmh.priors import energy_derivatives
@@ -45,6 +45,7 @@ class BudgetTooSmall(ValueError):
 # from the transition operator on a fine grid (tests repeat it). ESS/step → scale²/8 for small scales.
 SCALES = np.array([0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.3, 1.6, 2.0])
 YIELD = np.array([0.00125, 0.0049, 0.0107, 0.0272, 0.0478, 0.0801, 0.1082, 0.1289, 0.1445])
+STEPS_CAP = 5_000_000  # of one chain, whatever the budget: public, and paid for out of δ
 SECONDS = (1e-7, 5e-7, 3e-8)  # public speed figure: of a step, of one that looks at data, of each row it reads
 
 
@@ -139,13 +140,24 @@ class Moves:
 
 
 def choose_moves(
-    model: GLM, start: Start, rho: float, units: int, rows_per_unit: int, settings: Settings, *, seconds: float
+    model: GLM,
+    start: Start,
+    rho: float,
+    units: int,
+    rows_per_unit: int,
+    settings: Settings,
+    *,
+    seconds: float,
+    full: bool = False,
 ) -> Moves:
-    """The scales and laziness that buy one chain the most from ``rho`` within about ``seconds`` of work."""
+    """The scales and laziness that buy one chain the most from ``rho`` within about ``seconds`` of work.
+
+    ``full``: every evaluated step reads all rows.
+    """
     candidates = []
     for laziness in (0.05, 0.1, 0.25, 0.5, 1.0) if settings.laziness is None else (settings.laziness,):
         for scale in (0.2, 0.3, 0.5, 0.7, 1.0, 1.4) if settings.scale is None else (settings.scale,):
-            candidates.append(_moves(model, start, rho, units, rows_per_unit, scale, laziness, settings.thrift))
+            candidates.append(_moves(model, start, rho, units, rows_per_unit, scale, laziness, settings.thrift, full))
     affordable = [moves for moves in candidates if moves.seconds <= seconds]
     if not affordable:
         return min(candidates, key=lambda moves: moves.seconds)
@@ -153,7 +165,7 @@ def choose_moves(
 
 
 def _moves(
-    model: GLM, start: Start, rho: float, units: int, k: int, scale: float, laziness: float, thrift: float
+    model: GLM, start: Start, rho: float, units: int, k: int, scale: float, laziness: float, thrift: float, full: bool
 ) -> Moves:
     covariance = start.covariance
     variances = np.diag(covariance)
@@ -172,7 +184,9 @@ def _moves(
     efficiency = np.interp(np.minimum(own, SCALES[-1]), SCALES, YIELD / (SCALES**2 / 8.0))
     rate = laziness * efficiency * scales**2 / p  # mobility per step; the diffusion's ESS per step is mobility/(8 var)
     variance = 8.0 * np.diag(covariance @ np.diag(1.0 / rate) @ covariance) / variances / steps
-    touched = _rows_read(model, start, float(np.mean(bound)), float(np.mean(unit * scales)), units * k, thrift)
+    touched = float(units * k)
+    if not full:
+        touched = _rows_read(model, start, float(np.mean(bound)), float(np.mean(unit * scales)), units * k, thrift)
     step, evaluation, row = SECONDS
     return Moves(scales, laziness, own, steps, variance, steps * (step + laziness * (evaluation + row * touched)))
 
@@ -303,15 +317,21 @@ def plan(
     chains: int = 2,
     max_time: float | None = None,
     laziness: float | None = None,
+    method: str = "dp-fast-mh",
     settings: Settings | None = None,
 ) -> Plan:
     """What ``sample`` would do with this budget on ``units`` people (or rows): reads no data."""
+    if chains < 1 or (max_time is not None and not 0.0 < max_time < math.inf):
+        raise ValueError(f"chains={chains}, max_time={max_time}: each must be above 0")
+    checked_count(units, "the number of units")
+    checked_count(max_rows_per_unit, "max_rows_per_unit")
     if not isinstance(model, GLM):
         raise ValueError(f"{type(model).__name__} has no nominal design: a forecast needs a regression model")
     settings = settings or Settings()
     if laziness is not None:
         settings = replace_setting(settings, laziness=laziness)
-    found = _forecast(model, units, budget, max_rows_per_unit, chains, max_time, settings)
+    full = method == "dp-fast-mh-full"
+    found = _forecast(model, units, budget, max_rows_per_unit, chains, max_time, settings, full)
     enough = bool(found.effective.min() >= max(settings.least_draws, 1.0))
     if enough:
         return found
@@ -319,7 +339,8 @@ def plan(
     def draws(temperature: float = model.temperature, epsilon: float = budget.epsilon, people: int = units) -> float:
         other = at_temperature(model, temperature)
         raised = Budget(epsilon, budget.delta)
-        return float(_forecast(other, people, raised, max_rows_per_unit, chains, max_time, settings).effective.min())
+        bought = _forecast(other, people, raised, max_rows_per_unit, chains, max_time, settings, full)
+        return float(bought.effective.min())
 
     warmer = _least(lambda f: draws(temperature=model.temperature * f))
     larger = _least(lambda f: draws(epsilon=budget.epsilon * f))
@@ -361,14 +382,21 @@ def _least(draws: Callable[[float], float]) -> float:
 
 
 def _forecast(
-    model: GLM, units: int, budget: Budget, k: int, chains: int, max_time: float | None, settings: Settings
+    model: GLM,
+    units: int,
+    budget: Budget,
+    k: int,
+    chains: int,
+    max_time: float | None,
+    settings: Settings,
+    full: bool,
 ) -> Plan:
     alpha = best_alpha(budget)
     rho = rdp_budget(budget.epsilon, budget.delta, alpha) / alpha
     start = nominal_start(model, units, k, rho * settings.warm_share, settings)
     share = rho * (1.0 - settings.warm_share) / chains
-    moves = choose_moves(model, start, share, units, k, settings, seconds=max_time or settings.patience)
-    steps = most_steps(moves, max_time)
+    moves = choose_moves(model, start, share, units, k, settings, seconds=max_time or settings.patience, full=full)
+    steps = most_steps(moves, max_time, min(STEPS_CAP, budget.most_steps() // chains))
     main = steps * (1.0 - settings.adapt_share)
     return Plan(
         names=model.parameters,
@@ -388,7 +416,7 @@ def _forecast(
     )
 
 
-def most_steps(moves: Moves, max_time: float | None, cap: int = 5_000_000) -> float:
+def most_steps(moves: Moves, max_time: float | None, cap: int) -> float:
     """Steps of one chain: to the end of its budget, the cap, or the time allowed by the public speed figure."""
     steps = min(moves.steps, float(cap))
     if max_time is not None:

@@ -81,14 +81,18 @@ class Privacy:
         for release in self.releases:
             _only(release, RELEASE_FACTS, "a release")
             if not {"what", "rdp"} <= release.keys():
-                raise PosteriorError(f"a release says what it was and its rdp, not only {', '.join(release) or 'nothing'}")
+                raise PosteriorError(
+                    f"a release says what it was and its rdp, not only {', '.join(release) or 'nothing'}"
+                )
 
 
 def _only(facts: Mapping[str, Any], allowed: frozenset[str], what: str) -> None:
     """Fail closed on anything that is not on the list."""
     for name in facts:
         if name not in allowed:
-            raise PosteriorError(f"{name!r} is not among the released facts of {what}: it must stay on the private side")
+            raise PosteriorError(
+                f"{name!r} is not among the released facts of {what}: it must stay on the private side"
+            )
 
 
 class Row(NamedTuple):
@@ -186,7 +190,9 @@ class Posterior:
     def __post_init__(self) -> None:
         count, chains = len(self.names), self.draws.shape[0] if self.draws.ndim == 3 else 0
         if self.draws.ndim != 3 or self.draws.shape[2] != count or not count or not chains:
-            raise PosteriorError(f"draws of shape {self.draws.shape} for {count} names: give (chain, draw, coefficient)")
+            raise PosteriorError(
+                f"draws of shape {self.draws.shape} for {count} names: give (chain, draw, coefficient)"
+            )
         if not self.draws.shape[1] or not np.isfinite(self.draws).all():
             raise PosteriorError("there are no draws, or some are not finite")
         if self.accepted.shape != self.tried.shape or self.tried.ndim != 2 or len(self.tried) != chains:

@@ -138,7 +138,9 @@ def _facts(posterior: Posterior) -> str:
     privacy = posterior.privacy
     ess = posterior.ess()
     worst = "not known" if np.isnan(ess).all() else f"{np.nanmin(ess):,.0f}"
-    promised = f"of ε = {short(privacy.epsilon)} promised, δ = {short(privacy.delta)}" if privacy.private else "known seed"
+    promised = (
+        f"of ε = {short(privacy.epsilon)} promised, δ = {short(privacy.delta)}" if privacy.private else "known seed"
+    )
     entries = {
         "Privacy spent": (f"ε = {privacy.epsilon_spent:.3g}" if privacy.private else NOT_PRIVATE, promised),
         "Records" if _one_row(posterior) else "Units": (
@@ -205,7 +207,9 @@ def _results(posterior: Posterior) -> str:
         "forest",
         "Coefficients of the scaled features",
         "Mean (dot), 50% interval (thick) and 90% interval (thin) of each coefficient. "
-        + "; ".join(f"{row.name} {row.mean:.3g}, from {row.q5:.3g} to {row.q95:.3g}" for row in scaled[: plots.MOST_ROWS]),
+        + "; ".join(
+            f"{row.name} {row.mean:.3g}, from {row.q5:.3g} to {row.q95:.3g}" for row in scaled[: plots.MOST_ROWS]
+        ),
         "Dot: mean. Thick line: 50% interval. Thin line: 90% interval. Features are scaled by their public bounds, so "
         "that lengths can be compared." + (f" The first {plots.MOST_ROWS} are shown." if many else ""),
     )
@@ -378,9 +382,7 @@ def _trace_words(posterior: Posterior, j: int) -> str:
     return f"Draws of each chain in order; the chains' means are {means}."
 
 
-def _cards(
-    posterior: Posterior, draw: Callable[..., None], kind: str, words: Callable[[Posterior, int], str]
-) -> str:
+def _cards(posterior: Posterior, draw: Callable[..., None], kind: str, words: Callable[[Posterior, int], str]) -> str:
     shown = range(min(len(posterior.names), MOST_CARDS))
     cards = "".join(
         _figure(
@@ -527,7 +529,9 @@ def _prior_code(priors: list[dict[str, Any]]) -> str:
     classes = {"normal": "Normal", "laplace": "Laplace", "student-t": "StudentT", "flat": "Flat"}
 
     def one(prior: dict[str, Any]) -> str:
-        numbers = ", ".join(f"{key}={value:g}" for key, value in prior.items() if key != "kind" and (key, value) != ("loc", 0))
+        numbers = ", ".join(
+            f"{key}={value:g}" for key, value in prior.items() if key != "kind" and (key, value) != ("loc", 0)
+        )
         return f"mh.{classes[prior['kind']]}({numbers})"
 
     written = [one(prior) for prior in priors]

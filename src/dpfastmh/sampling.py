@@ -29,6 +29,7 @@ from dpfastmh.budget import Budget
 from dpfastmh.methods import Coordinates, DPFastMH, DPFastMHFull, Method, ProposalLike
 from dpfastmh.models import GLM, Energy, Model
 from dpfastmh.planning import (
+    STEPS_CAP,
     BudgetTooSmall,
     Moves,
     Settings,
@@ -50,7 +51,6 @@ __all__ = ["BudgetTooSmall", "Settings", "plan", "sample"]
 
 FloatArray = npt.NDArray[np.float64]
 
-STEPS_CAP = 5_000_000  # of one chain: public, and paid for out of δ
 MOST_DRAWS = 2_000  # kept of each chain
 TARGET = 0.42  # acceptance that models without derivatives aim at
 ROUNDS = 10  # of their adaptation
@@ -178,7 +178,7 @@ def sample(
         raise ValueError(f"epsilon={budget.epsilon:g} is too large for delta={budget.delta:g}: lower epsilon")
     account = RenyiFilter(budget, steps_cap=chains * cap + 100)
     if isinstance(model, GLM) and proposal is None:
-        refused = _hopeless(model, records, budget, chains, max_time, settings)
+        refused = _hopeless(model, records, budget, chains, max_time, method, settings)
         if refused:
             raise BudgetTooSmall(f"{refused} Nothing was spent.")
     run = _Run(
@@ -222,13 +222,21 @@ def _records(
         loaded = load(model, x, target=target, unit=unit, max_rows_per_unit=k, missing=missing)
         return PrivateRecords(model, loaded.rows, units=loaded.units, rows_per_unit=loaded.rows_per_unit, **options)
     if unit is not None or missing:
-        raise ValueError("unit and missing name columns of a table: give the table as x and the target's name as target")
+        raise ValueError(
+            "unit and missing name columns of a table: give the table as x and the target's name as target"
+        )
     rows = model.load(x, y)
     return PrivateRecords(model, rows, units=rows.x.shape[0], rows_per_unit=1, **options)
 
 
 def _hopeless(
-    model: GLM, records: PrivateRecords, budget: Budget, chains: int, max_time: float | None, settings: Settings
+    model: GLM,
+    records: PrivateRecords,
+    budget: Budget,
+    chains: int,
+    max_time: float | None,
+    method: str,
+    settings: Settings,
 ) -> str:
     """Why not even the nominal design would give the draws asked for; empty where it would."""
     if settings.least_draws <= 0.0:
@@ -240,6 +248,7 @@ def _hopeless(
         max_rows_per_unit=records.rows_per_unit,
         chains=chains,
         max_time=max_time,
+        method=method,
         settings=settings,
     )
     return "" if found.effective.min() >= settings.least_draws else found.advice
@@ -281,9 +290,15 @@ class _Run:
         finally:
             account.settle(share)  # nothing runs on it any more; what it charged stays charged
         rho = account.left / account.alpha / self.chains
-        seconds = self.max_time or settings.patience
         moves = choose_moves(
-            model, found, rho, self.records.units, self.records.rows_per_unit, settings, seconds=seconds
+            model,
+            found,
+            rho,
+            self.records.units,
+            self.records.rows_per_unit,
+            settings,
+            seconds=self.max_time or settings.patience,
+            full=self.method is DPFastMHFull,
         )
         self.check_worth(moves)
         self.facts = {

@@ -1,0 +1,150 @@
+"""Draw from the posterior of a model of a private table, at a total privacy cost of at most (epsilon, delta).
+
+DATA is a CSV file (also compressed), a Parquet file or a folder of them, an Arrow or Feather file, or - for CSV on
+standard input. The schema says what is publicly known about it. OUT is a new folder that gets posterior.nc,
+summary.csv, privacy.json and report.html: what is in it may be published at the stated cost. What is printed while the
+run goes on is for the custodian of the data alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpfastmh.posterior import Posterior
+    from dpfastmh.schema import Schema
+
+EXAMPLES = """examples:
+  dpfastmh fit patients.parquet --schema patients.toml --epsilon 1 --delta 1e-6 -o out
+  dpfastmh fit visits.csv.gz --schema visits.toml --unit patient_id --max-rows-per-unit 3 --epsilon 2 --delta 1e-7 -o out
+  cat table.csv | dpfastmh fit - --schema table.toml --epsilon 1 --delta 1e-6 -o out --json
+
+Every run spends its own budget: running it twice costs twice. Ctrl-C ends a run with what was drawn so far, and what
+that cost. Exit codes: 0 done, 1 refused or failed with one line, 2 wrong usage.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("data", metavar="DATA", help="the private table")
+    parser.add_argument("--schema", required=True, metavar="FILE", type=Path, help="what is public about it (TOML)")
+    add_budget(parser)
+    parser.add_argument("-o", "--output", required=True, metavar="OUT", type=Path, help="a new folder for the results")
+    add_choices(parser)
+    parser.add_argument("--draws", type=int, metavar="N", help="end after so many kept draws of all chains together")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads for sums over the table (default: all)")
+    parser.add_argument("--json", action="store_true", help="print the privacy statement and summary as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no progress display")
+    parser.add_argument("--seed", type=int, metavar="N", help="for tests: the results are then NOT PRIVATE")
+    parser.add_argument("--force", action="store_true", help="allow delta above 1/units")
+
+
+def add_budget(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--epsilon", required=True, type=float, metavar="E", help="total privacy budget")
+    parser.add_argument("--delta", required=True, type=float, metavar="D", help="total; well below 1/units")
+
+
+def add_choices(parser: argparse.ArgumentParser) -> None:
+    """What ``fit`` and ``plan`` share."""
+    parser.add_argument("--temperature", type=float, default=1.0, metavar="T", help="temper the likelihood (default 1)")
+    parser.add_argument("--chains", type=int, default=2, metavar="N", help="share the budget (default 2)")
+    parser.add_argument(
+        "--method", default="dp-fast-mh", choices=["dp-fast-mh", "dp-fast-mh-full"], help="(default dp-fast-mh)"
+    )
+    parser.add_argument("--laziness", type=float, metavar="K", help="probability of a real step (default: planned)")
+    parser.add_argument("--max-time", type=float, metavar="SECONDS", help="end after about so much sampling")
+    parser.add_argument("--unit", metavar="COLUMN", help="whose row it is (overrides the schema)")
+    parser.add_argument("--max-rows-per-unit", type=int, metavar="N", help="rows of a unit that count")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check everything that can be checked for free, sample, write, print."""
+    from dpfastmh.outputs import check_new_folder
+    from dpfastmh.schema import Schema
+
+    check_new_folder(arguments.output)
+    schema = Schema.load(arguments.schema)
+    posterior = fitted(arguments, schema)
+    where = written(posterior, arguments.output)
+    show(posterior, where, as_json=arguments.json)
+    return 0
+
+
+def fitted(arguments: argparse.Namespace, schema: Schema) -> Posterior:
+    """``sample`` with a display."""
+    from dpfastmh.budget import Budget
+    from dpfastmh.display import Display
+    from dpfastmh.sampling import sample
+
+    unit, most = unit_of(arguments, schema)
+    with Display(quiet=arguments.quiet or arguments.json) as display:
+        return sample(
+            schema.build(arguments.temperature),
+            arguments.data,
+            target=schema.target,
+            unit=unit,
+            max_rows_per_unit=most,
+            missing=schema.missing,
+            budget=Budget(arguments.epsilon, arguments.delta),
+            method=arguments.method,
+            laziness=arguments.laziness,
+            chains=arguments.chains,
+            draws=arguments.draws,
+            max_time=arguments.max_time,
+            seed=arguments.seed,
+            force=arguments.force,
+            threads=arguments.threads,
+            progress=display.update,
+        )
+
+
+def unit_of(arguments: argparse.Namespace, schema: Schema) -> tuple[str | None, int]:
+    unit = arguments.unit or schema.unit
+    if unit is None and arguments.max_rows_per_unit is not None:
+        raise ValueError("--max-rows-per-unit needs --unit or a unit in the schema: whose rows are they?")
+    return unit, arguments.max_rows_per_unit or schema.max_rows_per_unit
+
+
+def written(posterior: Posterior, folder: Path) -> Path:
+    """Write the results; where that fails now that the budget is spent, into a new folder for temporary files."""
+    from dpfastmh.outputs import OutputError
+    from dpfastmh.report import write_outputs
+
+    try:
+        return write_outputs(posterior, folder)
+    except OutputError as error:
+        rescue = Path(tempfile.mkdtemp(prefix="dpfastmh-")) / folder.name
+        try:
+            write_outputs(posterior, rescue)
+        except OutputError:
+            spent = posterior.privacy.epsilon_spent
+            raise OutputError(f"{error}. The results are lost, and epsilon = {spent:.3g} was spent") from None
+        print(f"dpfastmh fit: {error}. The results are in {rescue}", file=sys.stderr)
+        return rescue
+
+
+def show(posterior: Posterior, where: Path, *, as_json: bool) -> None:
+    """The summary on standard output, where the report is on standard error."""
+    if as_json:
+        print(json.dumps(as_record(posterior, where), allow_nan=False))
+        return
+    print(posterior.summary())
+    print(f"\nreport: {where / 'report.html'}", file=sys.stderr)
+
+
+def as_record(posterior: Posterior, where: Path) -> dict[str, Any]:
+    from dpfastmh.netcdf import privacy_record
+
+    def number(value: float) -> float | None:
+        return value if value == value and abs(value) != float("inf") else None
+
+    rows = [
+        {key: value if isinstance(value, str) else number(float(value)) for key, value in row._asdict().items()}
+        for row in posterior.summary()
+    ]
+    findings = [str(finding) for finding in posterior.findings()]
+    return {"output": str(where), "privacy": privacy_record(posterior), "summary": rows, "warnings": findings}
