@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit
 
 from dpfastmh import losses
 from dpfastmh.budget import Budget, best_alpha, checked_count, rdp_budget
@@ -50,12 +49,19 @@ SECONDS = (1e-7, 5e-7, 3e-8)  # public speed figure: of a step, of one that look
 
 
 def acceptance(scale: npt.ArrayLike) -> FloatArray:
-    """Barker's acceptance E σ(−zδ − δ²/2) of moves δ ~ N(0, scale²) on z ~ N(0, 1), by quadrature."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(40)
-    weights = weights / weights.sum()
-    move = np.multiply.outer(np.asarray(scale, dtype=np.float64), nodes)
-    ratio = move[..., None] * nodes - 0.5 * (move**2)[..., None]
-    return np.asarray(expit(ratio) @ weights @ weights)
+    """Barker's acceptance E σ(−zδ − δ²/2) of moves δ ~ N(0, scale²) on z ~ N(0, 1).
+
+    Given δ, tilting z by e^{zδ/2} makes it e^{−δ²/8} E[1/(2 cosh(zδ/2))]: even and smooth, so plain sums converge fast.
+    """
+    lengths = np.asarray(scale, dtype=np.float64)[..., None]
+    reach = np.minimum(8.0, 14.0 / lengths)  # in units of the scale; longer moves are never accepted
+    unit = np.linspace(-1.0, 1.0, 161)
+    move = lengths * reach * unit
+    weight = np.exp(-0.5 * (reach * unit) ** 2) * reach * (unit[1] - unit[0]) / math.sqrt(2.0 * math.pi)
+    z = np.linspace(-8.0, 8.0, 81)
+    normal = np.exp(-0.5 * z * z)
+    even = (0.5 / np.cosh(0.5 * move[..., None] * z)) @ (normal / normal.sum())
+    return np.asarray((weight * np.exp(-(move**2) / 8.0) * even).sum(axis=-1))
 
 
 def lazy_price(laziness: float) -> float:
@@ -345,9 +351,7 @@ def plan(
     warmer = _least(lambda f: draws(temperature=model.temperature * f))
     larger = _least(lambda f: draws(epsilon=budget.epsilon * f))
     more = _least(lambda f: draws(people=math.ceil(units * f)))
-    advice = too_small(
-        found.effective.min(), model.temperature * warmer, budget.epsilon * larger, math.ceil(units * more)
-    )
+    advice = too_small(found.effective.min(), model.temperature * warmer, budget.epsilon * larger, units * more)
     return Plan(**{**found.__dict__, "enough": False, "advice": advice})
 
 
@@ -362,23 +366,29 @@ def at_temperature(model: GLM, temperature: float) -> GLM:
     return other
 
 
-def too_small(draws: float, temperature: float, epsilon: float, units: int) -> str:
-    """The refusal's words."""
-    return (
-        f"This budget buys {draws:.2g} effective draws, less than one. One would take about temperature "
-        f"{temperature:.2g}, or epsilon {epsilon:.2g}, or {units:,} units."
-    )
+def too_small(draws: float, temperature: float, epsilon: float, units: float) -> str:
+    """The refusal's words, with what would be enough where anything would."""
+    ways = []
+    if temperature < math.inf:
+        ways.append(f"temperature {temperature:.3g}")
+    if epsilon < math.inf:
+        ways.append(f"epsilon {epsilon:.3g}")
+    if units < math.inf:
+        ways.append(f"{math.ceil(units):,} units")
+    rescue = f"One would take about {', or '.join(ways)}." if ways else "Nothing within a factor of a million would do."
+    return f"This budget buys {draws:.2g} effective draws, less than one. {rescue}"
 
 
 def _least(draws: Callable[[float], float]) -> float:
-    """The least factor up to 10⁶ at which one draw can be bought, to 2%; infinite where there is none."""
-    low, high = 0.0, math.log(1e6)
-    if draws(math.exp(high)) < 1.0:
-        return math.inf
-    while high - low > 0.02:
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if draws(math.exp(middle)) >= 1.0 else (middle, high)
-    return math.exp(high)
+    """The least factor up to 2²⁰ at which one draw can be bought, to 2%; infinite where there is none."""
+    high = next((float(2**k) for k in range(1, 21) if draws(float(2**k)) >= 1.0), math.inf)
+    if high == math.inf:
+        return high
+    low = high / 2.0
+    while high > 1.02 * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if draws(middle) >= 1.0 else (middle, high)
+    return high
 
 
 def _forecast(

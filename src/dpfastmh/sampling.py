@@ -519,7 +519,7 @@ class _Run:
         return np.array(rows)
 
 
-_LENGTHS = np.geomspace(0.02, 20.0, 200)
+_LENGTHS = np.geomspace(0.02, 20.0, 60)
 
 
 def _none(model: Model) -> FloatArray:

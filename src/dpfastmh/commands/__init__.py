@@ -1,7 +1,8 @@
-"""The commands of ``dpfastmh``, one file each.
+"""The commands of ``dpfastmh``, one file each, and a line about each for ``dpfastmh --help``.
 
-A command's module has a line of ``HELP``, ``add_arguments(parser)`` and ``run(arguments) -> exit code``. Only the chosen
-command's module is imported, and each imports heavy libraries inside ``run``: ``dpfastmh --help`` stays instant.
+A command's module has ``add_arguments(parser)`` and ``run(arguments) -> exit code``; its docstring is the description
+and ``EXAMPLES`` the end of its help. Only the chosen command's module is imported, and each imports heavy libraries
+inside ``run``: ``dpfastmh --help`` stays instant.
 """
 
 COMMANDS = {

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """examples:
   dpfastmh fit patients.parquet --schema patients.toml --epsilon 1 --delta 1e-6 -o out
-  dpfastmh fit visits.csv.gz --schema visits.toml --unit patient_id --max-rows-per-unit 3 --epsilon 2 --delta 1e-7 -o out
+  dpfastmh fit visits.csv.gz --schema visits.toml --unit patient --max-rows-per-unit 3 --epsilon 2 --delta 1e-7 -o out
   cat table.csv | dpfastmh fit - --schema table.toml --epsilon 1 --delta 1e-6 -o out --json
 
 Every run spends its own budget: running it twice costs twice. Ctrl-C ends a run with what was drawn so far, and what
