@@ -19,11 +19,13 @@ import finite
 from dpfastmh import models, priors
 from dpfastmh.domain import Box
 from dpfastmh.methods import (
+    MOST_VARIANCE,
     Coordinates,
     Directions,
     DPFastMH,
     DPFastMHFull,
     Method,
+    MethodError,
     MetropolisHastings,
     RandomWalk,
     Sampler,
@@ -32,6 +34,7 @@ from dpfastmh.methods import (
 from dpfastmh.steps import chain, reference
 from dpfastmh.steps.likelihood import Rows
 from dpfastmh.steps.reference import integer_sums, make_reference, total_energy
+from dpfastmh.theory import penalty
 from test_exactness import ACCEPTANCES, CASES, FORCED, RECORD_BOUNDS, coarse_reference, method_for, with_reference
 
 STEPS = 1_000_000
@@ -394,3 +397,29 @@ def test_lazy_steps_propose_but_touch_nothing() -> None:
     assert info.steps == 20_000
     assert info.evaluated == info.full_batches
     assert abs(info.evaluated - 5_000) < 5 * math.sqrt(20_000 * 0.25 * 0.75)
+
+
+# -- the ends of the range -------------------------------------------------------------------------------------------
+def test_a_long_sum_of_weights_does_not_wrap_around() -> None:
+    """200,000 records that agree: a move down by a half costs 50,000 nats, more than 64 bits of 2⁻⁴⁸ hold."""
+    n = 200_000
+    model = models.LogisticRegression(Box.unit(1), priors.Flat(), intercept=False)
+    rows = model.load(np.ones((n, 1), np.float32), np.ones(n))
+    steps = []
+    for seed in range(30):
+        sampler = DPFastMH(RandomWalk(1.0), full_batch=False).on(model, rows, seed=seed)
+        state, info = sampler.step(sampler.init([0.0]))
+        assert info.full_batches == 0
+        steps.append((float(state.position[0]), info.accepted))
+    assert any(accepted and place > 0.5 for place, accepted in steps)
+    assert all(place > 0.0 for place, accepted in steps if accepted)
+
+
+def test_penalty_noise_is_refused_beyond_what_the_kernel_can_compute() -> None:
+    """At the largest variance 1 − g has vanished where the kernel switches to 1; at 1,250 it would be a half there."""
+    switch = 25.0 * math.sqrt(2.0 * MOST_VARIANCE) - MOST_VARIANCE / 2.0
+    assert penalty(MOST_VARIANCE)(np.array([switch]))[0] == 1.0
+    wrong = 25.0 * math.sqrt(2.0 * 1250.0) - 1250.0 / 2.0
+    assert penalty(1250.0)(np.array([wrong]))[0] < 0.6
+    with pytest.raises(MethodError, match="variance is 1250"):
+        DPFastMHFull(WALK, acceptance="penalty", variance=1250.0)

@@ -26,6 +26,8 @@ from dpfastmh.models import (
     StudentTRegression,
 )
 from dpfastmh.priors import Flat, Normal
+from dpfastmh.privacy.releases import gradient_sensitivity, hessian_sensitivity
+from dpfastmh.steps.reference import integer_sums
 
 RNG = np.random.default_rng(40)
 X = RNG.uniform(-1, 1, (6, 2))
@@ -281,6 +283,23 @@ def test_counts_above_the_cap_are_capped_and_numbers_held_to_their_bounds() -> N
     assert COUNTS.load(X, [1, 2, 7, 0, 5, 1e9]).y.tolist() == [1, 2, 5, 0, 5, 5]
     bounded = StudentTRegression(BOX, target_bounds=(-1, 2))
     assert bounded.load(X, [-5, -1, 0, 1, 2, 9]).y.tolist() == [-1, -1, 0, 1, 2, 2]
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("build", [StudentTRegression, HuberRegression, LogisticErrorRegression])
+def test_a_target_however_far_out_moves_the_sums_no_further_than_their_sensitivity(
+    build: Callable[..., Any], kind: type
+) -> None:
+    model = build(Box.unit(1), intercept=False)
+    slope, curvature, _ = model.loss.constants
+    x, point = np.ones((2, 1), kind), np.zeros(1)
+    before = integer_sums(model, model.load(x, np.zeros(2)), point)
+    for far in (1e10, 1e39, 1e160, -1e300):
+        after = integer_sums(model, model.load(x, np.array([0.0, far])), point)
+        assert abs(float(after[0][0] - before[0][0])) * after[2] <= gradient_sensitivity(slope, 1.0)
+        assert abs(float(after[1][0, 0] - before[1][0, 0])) * after[3] <= hessian_sensitivity(
+            curvature, 1.0, convex=model.loss.convex
+        )
 
 
 def test_classes_are_numbered_as_declared_whatever_the_data_hold() -> None:

@@ -244,6 +244,9 @@ def run_chains(
         return list(pool.map(lambda pair: pair[0].run(pair[1], steps, thin=thin), zip(samplers, states, strict=True)))
 
 
+MOST_VARIANCE = 400.0  # of the penalty noise; there even a move that changes nothing is accepted once in 10²³ times
+
+
 # -- methods ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Method:
@@ -261,8 +264,8 @@ class Method:
             raise MethodError(f"laziness is {self.laziness!r}: it is the probability of a real step, in (0, 1]")
         if self.acceptance not in ACCEPTANCE:
             raise MethodError(f"acceptance is {self.acceptance!r}: choose one of {', '.join(ACCEPTANCE)}")
-        if not 0.0 < self.variance < math.inf:
-            raise MethodError(f"variance is {self.variance!r}: the penalty noise needs a finite one above 0")
+        if not 0.0 < self.variance <= MOST_VARIANCE:
+            raise MethodError(f"variance is {self.variance!r}: the penalty noise needs one in (0, {MOST_VARIANCE:g}]")
 
     def batches(self) -> tuple[bool, bool]:
         """May the full batch be used, may minibatches?"""

@@ -29,6 +29,10 @@ FloatArray = npt.NDArray[np.float64]
 PriorLike = Prior | Sequence[Prior] | Mapping[str, Prior]
 
 
+# Beyond it squares overflow (and float32 itself does): one record's NaN would be worth more than all other records.
+FARTHEST_TARGET = 1e30
+
+
 class ModelError(ValueError):
     """A model that cannot be, or records that do not fit it. One line: what, where, what to do."""
 
@@ -177,7 +181,7 @@ class GLM(Model):
             return np.minimum(values, self.loss.cap)
         if self.target_bounds is not None:
             values = np.clip(values, *self.target_bounds)
-        return values
+        return np.clip(values, -FARTHEST_TARGET, FARTHEST_TARGET)
 
 
 def _class_list(classes: Sequence[Any] | None) -> list[Any] | None:

@@ -48,6 +48,7 @@ METROPOLIS, BARKER, PENALTY = 0, 1, 2
 FULL, MINIBATCH, ORDER1, ORDER2 = 0, 1, 2, 3
 ENERGY_CELL = 2.0**-32
 WEIGHT_CELL = 2.0**-48
+CARRY = 24  # bits of a long sum kept in its low word
 GROUP = 8  # rows asked for and rows read take turns in groups of this size
 REFRESH = 1024  # accepted moves between recomputations of what is updated by increments
 
@@ -284,7 +285,7 @@ def minibatch_ratio(model, rows, work, streams, place, coordinate, bound, rate, 
     """ℓ by Poisson splitting of the energy differences, or of what an expansion leaves of them; and the rows read."""
     mean = rows.weight * (rate + bound)
     count = streams.counts.poisson(mean)
-    total, done = 0, 0
+    high, low, done = 0, 0, 0
     while done < count:
         n = min(TILE, count - done)
         for start in range(0, n, GROUP):
@@ -298,9 +299,12 @@ def minibatch_ratio(model, rows, work, streams, place, coordinate, bound, rate, 
             remainders(model, rows, work, n, place, coordinate, reference, order)
         else:
             changes(model, rows, work, n, place)
-        total += _weigh(rows, work, n, bound, rate)
+        # two words: one of 64 bits would wrap around at 2¹⁵ nats, which a million rows that agree do reach
+        low += _weigh(rows, work, n, bound, rate)
+        high += low >> CARRY
+        low &= (1 << CARRY) - 1
         done += n
-    return total * WEIGHT_CELL, count
+    return float(high) * (WEIGHT_CELL * (1 << CARRY)) + float(low) * WEIGHT_CELL, count
 
 
 @inlined
