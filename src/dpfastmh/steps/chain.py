@@ -41,7 +41,7 @@ from dpfastmh.steps.likelihood import (
     locate,
     remainders,
 )
-from dpfastmh.steps.memory import borrow, pick, prefetch_row, uniform
+from dpfastmh.steps.memory import borrow, pick, pick_and_uniform, prefetch_entry, prefetch_row, uniform
 
 JOINT, BASIS, COORDINATE, DIRECTIONS = 0, 1, 2, 3
 METROPOLIS, BARKER, PENALTY = 0, 1, 2
@@ -217,13 +217,13 @@ def choose_batch(rule, limit):
 @inlined
 def _next_row(rows, stream, work, slot):
     """Draw the row that will be used a tile from now, and ask memory for it."""
-    i = pick(stream, rows.x.shape[0])
+    i, keep = pick_and_uniform(stream, rows.x.shape[0])
     if rows.alias.size > 0 and uniform(stream) >= rows.threshold[i]:
         i = rows.alias[i]
     work.ahead[slot] = i
-    work.ahead_keep[slot] = uniform(stream)
+    work.ahead_keep[slot] = keep
     prefetch_row(rows.x, i)
-    prefetch_row(rows.y, i)
+    prefetch_entry(rows.y, i)
 
 
 @inlined
@@ -265,7 +265,7 @@ def _weigh(rows, work, n, bound, rate):
     return total
 
 
-@compiled
+@inlined
 def minibatch_ratio(model, rows, work, streams, place, coordinate, bound, rate, reference, order):
     """ℓ by Poisson splitting of the energy differences, or of what an expansion leaves of them; and the rows read."""
     mean = rows.weight * (rate + bound)
@@ -345,7 +345,7 @@ def full_ratio(model, rows, work, place, memory, bound):
     return ENERGY_CELL * float(memory.integers[ENERGY] - following), following
 
 
-@compiled
+@inlined
 def expansion_ratio(reference, memory, place, coordinate, direction, order):
     """−G·δ − (v·δ + ½ δᵀHδ), v = H(θ − θ̂): the expansion of Σ dU_i with its sign changed. O(1) for a coordinate."""
     if coordinate >= 0:
@@ -364,7 +364,7 @@ def expansion_ratio(reference, memory, place, coordinate, direction, order):
     return -total
 
 
-@compiled
+@inlined
 def _curvature_step(reference, memory, place, direction):
     """Hδ: one known row H·direction, or the sum over the axes."""
     if direction >= 0:
@@ -378,7 +378,7 @@ def _curvature_step(reference, memory, place, direction):
                 memory.curvature_step[j] += memory.normal[k] * reference.image[k, j]
 
 
-@compiled
+@inlined
 def _keep_move(model, reference, place, memory, coordinate, direction, batch, following):
     """θ ← θ′ and everything that follows from it."""
     if reference.order == 2:

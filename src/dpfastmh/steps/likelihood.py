@@ -136,7 +136,7 @@ def gather_reference(model, rows, work, start, stop, place, coordinate, referenc
     """As ``gather``, with the expansion point kept apart from the offset to the current state."""
 
 
-@generic
+@generic_inlined
 def remainders(model, rows, work, n, place, coordinate, reference, order):
     """work.change[:n] = dU_i less its quantised expansion around the reference."""
 
@@ -440,7 +440,7 @@ def _glm_bounds(model, place, coordinate, reference):
     return Bounds(first, order1 * model.inverse_temperature, order2 * model.inverse_temperature)
 
 
-@compiled
+@inlined
 def _next_spread(model, classes, now, following, coordinate, current):
     """The spread after the move: O(1) for one coordinate on a box, where it is a plain sum."""
     if coordinate >= 0 and model.simple:
