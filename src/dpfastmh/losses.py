@@ -27,7 +27,8 @@ _CUBIC = 1.0 / (6.0 * math.sqrt(3.0))  # sup |σ(1−σ)(1−2σ)|, at σ = ½ �
 # -- what a loss must supply -----------------------------------------------------------------------------------------
 @generic_inlined
 def value(loss, eta, y):
-    """L(η; y)."""
+    """L(η; y) up to a constant of the record. For real outcomes L(η; y) − L(0; y), which L1|η| bounds: an energy as
+    large as the residual of a far outlier would lose to rounding what its bound lets through."""
 
 
 @generic_inlined
@@ -121,8 +122,7 @@ class StudentT(NamedTuple):
 
 @value.of(StudentT)
 def _student_value(loss, eta, y):
-    r = y - eta
-    return 0.5 * (loss.df + 1.0) * log1p(r * r / (loss.df * loss.scale * loss.scale))
+    return change(loss, 0.0, eta, y)
 
 
 @change.of(StudentT)
@@ -168,8 +168,7 @@ class PseudoHuber(NamedTuple):
 
 @value.of(PseudoHuber)
 def _huber_value(loss, eta, y):
-    t = (y - eta) / loss.scale
-    return t * t / (1.0 + math.sqrt(1.0 + t * t))
+    return change(loss, 0.0, eta, y)
 
 
 @change.of(PseudoHuber)
@@ -212,8 +211,11 @@ class LogisticError(NamedTuple):
 
 @value.of(LogisticError)
 def _logistic_error_value(loss, eta, y):
+    """|t| + 2 log(1 + e^−|t|) less the same at η = 0; where the residual keeps its sign, |t| changes by ∓η/s."""
+    start = y / loss.scale
     t = (y - eta) / loss.scale
-    return t + 2.0 * softplus(-t)
+    moved = math.copysign(eta / loss.scale, -start * eta) if start * t > 0.0 else abs(t) - abs(start)
+    return moved + 2.0 * (log1p(exp(-abs(t))) - log1p(exp(-abs(start))))
 
 
 @change.of(LogisticError)

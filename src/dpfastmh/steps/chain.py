@@ -39,6 +39,7 @@ from dpfastmh.steps.likelihood import (
     gather,
     gather_reference,
     locate,
+    padded,
     remainders,
 )
 from dpfastmh.steps.memory import borrow, pick, pick_and_uniform, prefetch_entry, prefetch_row, uniform
@@ -103,14 +104,14 @@ class Memory(NamedTuple):
     curvature: np.ndarray  # v = H(θ − θ̂)
     curvature_step: np.ndarray  # Hδ
     normal: np.ndarray  # (q,) the proposal's normals
-    integers: (
-        np.ndarray
-    )  # [energy sum, energy known, steps, evaluated, rows touched, full batches, accepted since refresh]
+    integers: np.ndarray  # (7,) by the names below the class
     tried: np.ndarray  # per coordinate or direction
     accepted: np.ndarray
     spent: np.ndarray  # (1,) cost so far; public, as are the two counts above
 
 
+# Σ U_i(θ) in whole cells and whether it is known; steps; steps that looked at data; rows read by minibatches; full
+# batches; accepted moves since the last refresh
 ENERGY, KNOWN, STEPS, EVALUATED, TOUCHED, FULLS, SINCE = range(7)
 
 
@@ -243,7 +244,7 @@ def _take_rows(rows, stream, work, start, stop):
 
 @inlined
 def _weigh(rows, work, n, bound, rate):
-    """Σ over the kept rows of log((2r + b − dU)/(2r + b + dU)), every dU held to ±b, in whole cells of 2⁻⁴⁸.
+    """Σ over the tile's kept rows of log((2r + b − dU)/(2r + b + dU)), every dU held to ±b, in whole cells of 2⁻⁴⁸.
 
     Whole numbers, so that what the other rows add up to never depends on one row: the privacy proof conditions on it.
     """
@@ -252,13 +253,13 @@ def _weigh(rows, work, n, bound, rate):
         for t in range(n):
             work.y[t] = rows.share[work.index[t]]
     total = 0
-    for t in range(n):
+    for t in range(padded(n)):
         c = work.y[t] if shared else 1.0
         b, r = c * bound, c * rate
         change = work.change[t]
         change = min(max(change, -b), b) if change == change else b
         ceiling = r + b if by_alias else rate + bound
-        kept = work.keep[t] * ceiling < r + 0.5 * (change + b)
+        kept = (t < n) & (work.keep[t] * ceiling < r + 0.5 * (change + b))
         middle = 2.0 * r + b
         weight = log((middle - change) / (middle + change))
         total += int(nearest(weight / WEIGHT_CELL)) if kept else 0
@@ -268,9 +269,9 @@ def _weigh(rows, work, n, bound, rate):
 @inlined
 def minibatch_ratio(model, rows, work, streams, place, coordinate, bound, rate, reference, order):
     """ℓ by Poisson splitting of the energy differences, or of what an expansion leaves of them; and the rows read."""
-    mean = rows.weight * (rate + bound)
-    count = streams.counts.poisson(mean)
-    total, done = 0, 0
+    count = streams.counts.poisson(rows.weight * (rate + bound))
+    # the sum in two words, upper·2³² + lower: 63 bits of cells are only 32,768 nats, which a poor move can exceed
+    upper, lower, done = 0, 0, 0
     while done < count:
         n = min(TILE, count - done)
         for start in range(0, n, GROUP):
@@ -284,9 +285,11 @@ def minibatch_ratio(model, rows, work, streams, place, coordinate, bound, rate, 
             remainders(model, rows, work, n, place, coordinate, reference, order)
         else:
             changes(model, rows, work, n, place)
-        total += _weigh(rows, work, n, bound, rate)
+        lower += _weigh(rows, work, n, bound, rate)
+        upper += lower >> 32
+        lower &= 0xFFFFFFFF
         done += n
-    return total * WEIGHT_CELL, count
+    return upper * (WEIGHT_CELL * 2.0**32) + lower * WEIGHT_CELL, count
 
 
 @inlined
@@ -441,29 +444,16 @@ def compile_advance(cache: bool, stamp: int):
         draws[k] is the state after (k+1)·thin of them. A step is charged before its lazy coin is thrown.
         """
         stamp  # noqa: B018
-        model, rows, proposal, prior, reference = (
-            borrow(model),
-            borrow(rows),
-            borrow(proposal),
-            borrow(prior),
-            borrow(reference),
-        )
-        place, memory, work, streams, draws = (
-            borrow(place),
-            borrow(memory),
-            borrow(work),
-            borrow(streams),
-            borrow(draws),
-        )
-        rule, meter = borrow(rule), borrow(meter)
+        model, rows, proposal, prior = borrow(model), borrow(rows), borrow(proposal), borrow(prior)
+        reference, place, memory, work = borrow(reference), borrow(place), borrow(memory), borrow(work)
+        streams, draws, rule, meter = borrow(streams), borrow(draws), borrow(rule), borrow(meter)
         for step in range(steps):
             coordinate, direction = draw_move(proposal, streams.proposals, memory.normal, place)
             accepted, following, batch = False, 0, -1
             if inside(proposal, place, coordinate):
                 limit = bounds(model, place, coordinate, reference)
-                if (
-                    limit.first < np.inf
-                ):  # a move beyond reach is never made: the same rule both ways; NaN is beyond reach
+                # a move beyond reach is never made: the same rule both ways; NaN is beyond reach
+                if limit.first < np.inf and limit.first <= meter.reach:
                     batch = choose_batch(rule, limit)
             if meter.active:
                 cost = step_cost(meter, rule, batch, limit) if batch >= 0 else 0.0
