@@ -1,7 +1,7 @@
 """The vectorised arithmetic: accuracy against references of higher precision, and bits that depend on nothing else.
 
-References are 80-bit (``numpy.longdouble``), where it has at least eleven more bits than a double; ``ulps`` counts units
-in the last place of the double nearest to the reference.
+References are 80-bit (``numpy.longdouble``), where it has at least eleven more bits than a double; ``ulps`` counts
+units in the last place of the double nearest to the reference.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dpfastmh.data.memory import alias_table
-from dpfastmh.randomness import insecure_streams
-from dpfastmh.steps import elementary
-from dpfastmh.steps.memory import dot, dot2, dot3, pick, uniform
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 from scipy.stats import chi2
+
+from dpfastmh.data.memory import alias_table
+from dpfastmh.randomness import insecure_streams
+from dpfastmh.steps import elementary
+from dpfastmh.steps.memory import dot, dot2, dot3, pick, uniform
 
 Long = np.longdouble
 pytestmark = pytest.mark.skipif(np.finfo(Long).nmant < 63, reason="needs an 80-bit long double as the reference")

@@ -1,8 +1,8 @@
 """Models: what a record's likelihood is, in terms of what is public about the record.
 
-A model is a loss over linear predictors (``GLM``), the paper's Gaussian ``Mixture``, or a user's own ``Energy``. It turns
-raw records into the private rows that the compiled chain reads (projecting every one of them onto its public domain) and
-supplies the chain with a compiled table of itself.
+A model is a loss over linear predictors (``GLM``), the paper's Gaussian ``Mixture``, or a user's own ``Energy``. It
+turns raw records into the private rows that the compiled chain reads (projecting every one of them onto its public
+domain) and supplies the chain with a compiled table of itself.
 
 The target is π(θ) ∝ prior(θ) · exp(−Σ_i U_i(θ)/τ), τ ≥ 1 an optional temperature.
 """
@@ -53,6 +53,7 @@ class Model(ABC):
     def load(self, x: Any, y: Any = None, *, per_record: str | None = None, overwrite: bool = False) -> Rows:
         """PRIVATE. Records as the loop reads them, each on the public domain."""
 
+    @abstractmethod
     def check(self, rows: Rows) -> None:
         """Refuse rows that were loaded for a model of another shape: compiled code would read past their ends."""
 
@@ -209,7 +210,7 @@ def _class_count(loss: Any) -> int:
 
 def _checked_loss(loss: Any) -> Any:
     """The loss itself, its parameters finite, above 0 and far enough from overflow that no square of them does."""
-    if not isinstance(loss, losses.SCALAR_LOSSES + (losses.Softmax,)):
+    if not isinstance(loss, (*losses.SCALAR_LOSSES, losses.Softmax)):
         raise ModelError(f"loss is {loss!r}: give one of dpfastmh.losses, such as Logistic()")
     if isinstance(loss, losses.Softmax):
         if isinstance(loss.classes, bool) or not isinstance(loss.classes, int) or loss.classes < 2:
@@ -464,11 +465,16 @@ class Energy(Model):
         if self.project is not None:
             count, values = len(values), memory.matrix(self.project(values))
             if len(values) != count:
-                raise ModelError(f"project made {len(values)} rows of {count}: it may move records, not drop or add any")
+                raise ModelError(
+                    f"project made {len(values)} rows of {count}: it may move records, not drop any"
+                )
         if per_record is not None and self.record_bound is None:
             raise ModelError("per_record is set but the model has no record_bound: give one")
         share = None if self.record_bound is None else np.asarray(self.record_bound(values), dtype=np.float64)
         return memory.rows(values, None, share=share, per_record=per_record)
+
+    def check(self, rows: Rows) -> None:
+        """A user's functions read whatever columns they like: nothing is known to check."""
 
 
 class Named(NamedTuple):

@@ -1,9 +1,9 @@
 """Random streams: secure by default, reproducible only by name.
 
 Every stream is AES in counter mode. ``secure_streams`` keys it from the operating system and forgets the key;
-``insecure_streams`` derives it from a seed, and whatever is made with it is marked *not private*. Proposals (public), batch
-sizes and rows (private) and acceptance (private) come from separate streams, so that none can be inferred from another
-and the same rows are drawn wherever they live.
+``insecure_streams`` derives it from a seed, and whatever is made with it is marked *not private*. Proposals (public),
+batch sizes and rows (private) and acceptance (private) come from separate streams, so that none can be inferred from
+another and the same rows are drawn wherever they live.
 """
 
 from __future__ import annotations

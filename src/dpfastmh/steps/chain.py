@@ -28,8 +28,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from dpfastmh.privacy.accept_bit import CostTable, look_up
 from dpfastmh.priors import log_prior_change, log_prior_change_at
+from dpfastmh.privacy.accept_bit import CostTable, look_up
 from dpfastmh.steps.elementary import compiled, exp, inlined, log, nearest
 from dpfastmh.steps.likelihood import (
     TILE,
@@ -177,7 +177,7 @@ def inside(proposal, place, coordinate):
     if coordinate >= 0:
         at = place.proposal[coordinate]
         return proposal.low[coordinate] <= at <= proposal.high[coordinate]
-    for j in range(place.theta.size):
+    for j in range(place.theta.size):  # noqa: SIM110 - compiled code has no generator expressions
         if not proposal.low[j] <= place.proposal[j] <= proposal.high[j]:
             return False
     return True
@@ -210,6 +210,7 @@ def choose_batch(rule, limit):
             expected = rule.size * (rate_per_row(rule, bound, limit.first) + bound)
             if expected < fewest:
                 best, fewest = batch, expected
+    # 1e9 nats are 2⁶² cells of energy: beyond that the difference of two energies would not fit into a word
     if rule.allowed[FULL] and rule.size <= fewest and rule.size * limit.first < 1e9:
         best = FULL
     return best
@@ -307,7 +308,8 @@ def step_cost(meter, rule, batch, limit):
 
 @compiled
 def energy_sum(model, rows, work, theta, first, last):
-    """Σ over rows of the energy in whole cells of 2⁻³²: the same integer in any order. Sums wrap; differences do not."""
+    """Σ over rows of the energy in whole cells of 2⁻³²: the same integer in any order. Sums may wrap; differences of
+    sums do not, see ``choose_batch``."""
     total = 0
     known = True
     for start in range(first, last, TILE):

@@ -132,8 +132,8 @@ def _dots(count):
 
         rest = builder.urem(columns, _I64(LANES))
         with builder.if_then(builder.icmp_unsigned("!=", rest, _I64(0))):
-            # the row's last eight entries without those already counted: a load that reaches past the row's end waits for
-            # a cache line that nobody asked for, whatever its mask says
+            # the row's last eight entries without those already counted: a load that reaches past the row's end waits
+            # for a cache line that nobody asked for, whatever its mask says
             whole = builder.icmp_unsigned(">", blocks, _I64(0))
             at = builder.select(whole, builder.sub(columns, _I64(LANES)), _I64(0))
             first = builder.select(whole, builder.sub(_I64(LANES), rest), _I64(0))
