@@ -1,8 +1,8 @@
 """Reference moments for the tests of the samplers: posteriors computed by other means than this library's.
 
 Three regressions by NUTS (NumPyro: 4 chains of 20,000 draws after 2,000 of warm-up, double precision), the mixture by
-Gauss-Legendre quadrature. Nothing of the library's own sampling code is used; the tables are made by the functions below,
-which the tests import as well, and each result carries checksums of the table it belongs to.
+Gauss-Legendre quadrature. Nothing of the library's own sampling code is used; the tables are made by the functions
+below, which the tests import as well, and each result carries checksums of the table it belongs to.
 
     python benchmarks/make_reference_moments.py tests/data adult adult_2000 student_t mixture
 

@@ -1,7 +1,7 @@
 """The vectorised arithmetic: accuracy against references of higher precision, and bits that depend on nothing else.
 
-References are 80-bit (``numpy.longdouble``), where it has at least eleven more bits than a double; ``ulps`` counts units
-in the last place of the double nearest to the reference.
+References are 80-bit (``numpy.longdouble``), where it has at least eleven more bits than a double; ``ulps`` counts
+units in the last place of the double nearest to the reference.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dpfastmh.data.memory import alias_table
-from dpfastmh.randomness import test_streams as seeded_streams
-from dpfastmh.steps import elementary
-from dpfastmh.steps.memory import dot, dot2, dot3, pick, uniform
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 from scipy.stats import chi2
+
+from dpfastmh.data.memory import alias_table
+from dpfastmh.randomness import insecure_streams
+from dpfastmh.steps import elementary
+from dpfastmh.steps.memory import dot, dot2, dot3, pick, uniform
 
 Long = np.longdouble
 pytestmark = pytest.mark.skipif(np.finfo(Long).nmant < 63, reason="needs an 80-bit long double as the reference")
@@ -228,7 +229,7 @@ def chi_square_p(counts: Any, probabilities: Any) -> float:
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 100, 1000])
 def test_pick_is_in_range_and_uniform(n: int) -> None:
-    counts = picks(seeded_streams(13, n).rows, n, 400_000)  # an index out of range would write outside the array
+    counts = picks(insecure_streams(13, n).rows, n, 400_000)  # an index out of range would write outside the array
     assert counts.sum() == 400_000
     assert n == 1 or 1e-6 < chi_square_p(counts, np.full(n, 1.0 / n)) < 1 - 1e-6
 
@@ -236,7 +237,7 @@ def test_pick_is_in_range_and_uniform(n: int) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 2**62))
 def test_pick_of_any_size_stays_in_range(n: int) -> None:
-    found = first_picks(seeded_streams(14).rows, n)
+    found = first_picks(insecure_streams(14).rows, n)
     assert ((found >= 0) & (found < n)).all()
 
 
@@ -255,7 +256,7 @@ def test_the_chi_square_catches_a_biased_pick() -> None:
 
 
 def test_uniforms_are_multiples_of_two_to_the_minus_53_in_the_half_open_interval() -> None:
-    u = uniforms(seeded_streams(16).acceptance, 200_000)
+    u = uniforms(insecure_streams(16).acceptance, 200_000)
     assert u.min() >= 0.0
     assert u.max() < 1.0
     assert (u * 2.0**53 == np.floor(u * 2.0**53)).all()
@@ -263,7 +264,7 @@ def test_uniforms_are_multiples_of_two_to_the_minus_53_in_the_half_open_interval
 
 
 def test_the_four_streams_and_the_chains_differ() -> None:
-    heads = [tuple(uniforms(stream, 4)) for chain in (0, 1) for stream in seeded_streams(17, chain)]
+    heads = [tuple(uniforms(stream, 4)) for chain in (0, 1) for stream in insecure_streams(17, chain)]
     assert len(set(heads)) == 8
 
 

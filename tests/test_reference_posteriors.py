@@ -1,9 +1,9 @@
 """Every sampler against posteriors computed by other means: NUTS for the regressions, quadrature for the mixture.
 
-Forty chains start from independent draws of N(mean, covariance) of the reference, and each yields, in the reference's own
-units, z_j = mean of (θ_j − m_j)/s_j, the mean of its square less 1, and the mean of (θ − m)ᵀ S⁻¹ (θ − m)/p less 1. Their
-averages over the chains, divided by the standard error between the chains (and the reference's own), follow Student's t;
-a sampler fails where one of them passes the two-sided 1e-6 point.
+Forty chains start from independent draws of N(mean, covariance) of the reference, and each yields, in the reference's
+own units, z_j = mean of (θ_j − m_j)/s_j, the mean of its square less 1, and the mean of (θ − m)ᵀ S⁻¹ (θ − m)/p less 1.
+Their averages over the chains, divided by the standard error between the chains (and the reference's own), follow
+Student's t; a sampler fails where one of them passes the two-sided 1e-6 point.
 
 What such a test can see is shown by its controls: the quick runs must notice a reference whose sds are 10% off or whose
 means are off by .3 sd, the slow runs (eleven times longer) sds off by 3% and means off by .1 sd.

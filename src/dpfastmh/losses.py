@@ -16,7 +16,7 @@ Softmax has several predictors. Its constants then bound directional derivatives
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dpfastmh.steps.dispatch import generic_inlined
 from dpfastmh.steps.elementary import exp, log, log1p, sigmoid, softplus, softplus_change
@@ -26,27 +26,28 @@ _CUBIC = 1.0 / (6.0 * math.sqrt(3.0))  # sup |σ(1−σ)(1−2σ)|, at σ = ½ �
 
 # -- what a loss must supply -----------------------------------------------------------------------------------------
 @generic_inlined
-def value(loss, eta, y):
-    """L(η; y)."""
+def value(loss: Any, eta: float, y: float) -> Any:
+    """L(η; y) up to a constant of the record. For real outcomes L(η; y) − L(0; y), which L1|η| bounds: an energy as
+    large as the residual of a far outlier would lose to rounding what its bound lets through."""
 
 
 @generic_inlined
-def change(loss, eta, step, y):
+def change(loss: Any, eta: float, step: float, y: float) -> Any:
     """L(η + step; y) − L(η; y), without cancellation when the step is small."""
 
 
 @generic_inlined
-def slope(loss, eta, y):
+def slope(loss: Any, eta: float, y: float) -> Any:
     """L′(η; y)."""
 
 
 @generic_inlined
-def curvature(loss, eta, y):
+def curvature(loss: Any, eta: float, y: float) -> Any:
     """L″(η; y)."""
 
 
 @generic_inlined
-def record_bound(loss, l1, reach, support):
+def record_bound(loss: Any, l1: float, reach: float, support: float) -> Any:
     """The public bound on |L(η+δ) − L(η)|: ``support`` is s(δ), ``reach`` is max(s(θ), s(θ′))."""
 
 
@@ -62,32 +63,37 @@ class Logistic(NamedTuple):
     def constants(self) -> tuple[float, float, float]:
         return 1.0, 0.25, _CUBIC
 
-    convex = True
-    predictors = 1
+    @property
+    def convex(self) -> bool:
+        return True
+
+    @property
+    def predictors(self) -> int:
+        return 1
 
 
 @value.of(Logistic)
-def _logistic_value(loss, eta, y):
+def _logistic_value(loss: Any, eta: float, y: float) -> Any:
     return softplus(eta) - y * eta
 
 
 @change.of(Logistic)
-def _logistic_change(loss, eta, step, y):
+def _logistic_change(loss: Any, eta: float, step: float, y: float) -> Any:
     return softplus_change(eta, step) - y * step
 
 
 @slope.of(Logistic)
-def _logistic_slope(loss, eta, y):
+def _logistic_slope(loss: Any, eta: float, y: float) -> Any:
     return sigmoid(eta) - y
 
 
 @curvature.of(Logistic)
-def _logistic_curvature(loss, eta, y):
+def _logistic_curvature(loss: Any, eta: float, y: float) -> Any:
     return sigmoid(eta) * sigmoid(-eta)
 
 
 @record_bound.of(Logistic)
-def _logistic_bound(loss, l1, reach, support):
+def _logistic_bound(loss: Any, l1: float, reach: float, support: float) -> Any:
     """σ(reach)·s(δ): along the move |η| ≤ reach, and |σ(η) − y| ≤ σ(|η|) ≤ σ(reach). Between ½ and 1 times s(δ)."""
     return support / (1.0 + exp(-reach))
 
@@ -115,18 +121,22 @@ class StudentT(NamedTuple):
             (nu + 1.0) / (nu**1.5 * s**3) * third,
         )
 
-    convex = False
-    predictors = 1
+    @property
+    def convex(self) -> bool:
+        return False
+
+    @property
+    def predictors(self) -> int:
+        return 1
 
 
 @value.of(StudentT)
-def _student_value(loss, eta, y):
-    r = y - eta
-    return 0.5 * (loss.df + 1.0) * log1p(r * r / (loss.df * loss.scale * loss.scale))
+def _student_value(loss: Any, eta: float, y: float) -> Any:
+    return change(loss, 0.0, eta, y)
 
 
 @change.of(StudentT)
-def _student_change(loss, eta, step, y):
+def _student_change(loss: Any, eta: float, step: float, y: float) -> Any:
     """From the endpoint with the smaller residual, where the argument of log1p is positive."""
     before = y - eta
     after = before - step
@@ -137,13 +147,13 @@ def _student_change(loss, eta, step, y):
 
 
 @slope.of(StudentT)
-def _student_slope(loss, eta, y):
+def _student_slope(loss: Any, eta: float, y: float) -> Any:
     r = y - eta
     return -(loss.df + 1.0) * r / (loss.df * loss.scale * loss.scale + r * r)
 
 
 @curvature.of(StudentT)
-def _student_curvature(loss, eta, y):
+def _student_curvature(loss: Any, eta: float, y: float) -> Any:
     r = y - eta
     spread = loss.df * loss.scale * loss.scale
     return (loss.df + 1.0) * (spread - r * r) / ((spread + r * r) * (spread + r * r))
@@ -162,18 +172,22 @@ class PseudoHuber(NamedTuple):
         s = self.scale
         return 1.0 / s, 1.0 / s**2, 1.5 * 1.25**-2.5 / s**3
 
-    convex = True
-    predictors = 1
+    @property
+    def convex(self) -> bool:
+        return True
+
+    @property
+    def predictors(self) -> int:
+        return 1
 
 
 @value.of(PseudoHuber)
-def _huber_value(loss, eta, y):
-    t = (y - eta) / loss.scale
-    return t * t / (1.0 + math.sqrt(1.0 + t * t))
+def _huber_value(loss: Any, eta: float, y: float) -> Any:
+    return change(loss, 0.0, eta, y)
 
 
 @change.of(PseudoHuber)
-def _huber_change(loss, eta, step, y):
+def _huber_change(loss: Any, eta: float, step: float, y: float) -> Any:
     before = (y - eta) / loss.scale
     shift = step / loss.scale
     after = before - shift
@@ -181,13 +195,13 @@ def _huber_change(loss, eta, step, y):
 
 
 @slope.of(PseudoHuber)
-def _huber_slope(loss, eta, y):
+def _huber_slope(loss: Any, eta: float, y: float) -> Any:
     t = (y - eta) / loss.scale
     return -t / (loss.scale * math.sqrt(1.0 + t * t))
 
 
 @curvature.of(PseudoHuber)
-def _huber_curvature(loss, eta, y):
+def _huber_curvature(loss: Any, eta: float, y: float) -> Any:
     t = (y - eta) / loss.scale
     w = 1.0 + t * t
     return 1.0 / (loss.scale * loss.scale * w * math.sqrt(w))
@@ -206,31 +220,39 @@ class LogisticError(NamedTuple):
         s = self.scale
         return 1.0 / s, 0.5 / s**2, 2.0 * _CUBIC / s**3
 
-    convex = True
-    predictors = 1
+    @property
+    def convex(self) -> bool:
+        return True
+
+    @property
+    def predictors(self) -> int:
+        return 1
 
 
 @value.of(LogisticError)
-def _logistic_error_value(loss, eta, y):
+def _logistic_error_value(loss: Any, eta: float, y: float) -> Any:
+    """|t| + 2 log(1 + e^−|t|) less the same at η = 0; where the residual keeps its sign, |t| changes by ∓η/s."""
+    start = y / loss.scale
     t = (y - eta) / loss.scale
-    return t + 2.0 * softplus(-t)
+    moved = math.copysign(eta / loss.scale, -start * eta) if start * t > 0.0 else abs(t) - abs(start)
+    return moved + 2.0 * (log1p(exp(-abs(t))) - log1p(exp(-abs(start))))
 
 
 @change.of(LogisticError)
-def _logistic_error_change(loss, eta, step, y):
+def _logistic_error_change(loss: Any, eta: float, step: float, y: float) -> Any:
     t = (y - eta) / loss.scale
     shift = step / loss.scale
     return 2.0 * softplus_change(-t, shift) - shift
 
 
 @slope.of(LogisticError)
-def _logistic_error_slope(loss, eta, y):
+def _logistic_error_slope(loss: Any, eta: float, y: float) -> Any:
     t = (y - eta) / loss.scale
     return (sigmoid(-t) - sigmoid(t)) / loss.scale
 
 
 @curvature.of(LogisticError)
-def _logistic_error_curvature(loss, eta, y):
+def _logistic_error_curvature(loss: Any, eta: float, y: float) -> Any:
     t = (y - eta) / loss.scale
     return 2.0 * sigmoid(t) * sigmoid(-t) / (loss.scale * loss.scale)
 
@@ -257,21 +279,26 @@ class Poisson(NamedTuple):
     def constants(self) -> tuple[float, float, float]:
         return max(1.0, self.cap), 0.25 + 0.1671 * self.cap, _CUBIC + 0.0610 * self.cap
 
-    convex = True
-    predictors = 1
+    @property
+    def convex(self) -> bool:
+        return True
+
+    @property
+    def predictors(self) -> int:
+        return 1
 
 
 _FLOOR = -690.0  # below it the mean is 1e-300 and its logarithm is η itself
 
 
 @value.of(Poisson)
-def _poisson_value(loss, eta, y):
+def _poisson_value(loss: Any, eta: float, y: float) -> Any:
     mean = softplus(max(eta, _FLOOR))
     return mean - y * (log(mean) + min(eta - _FLOOR, 0.0))
 
 
 @change.of(Poisson)
-def _poisson_change(loss, eta, step, y):
+def _poisson_change(loss: Any, eta: float, step: float, y: float) -> Any:
     """From the lower end up. Below the floor the mean is nothing and its logarithm is η itself."""
     low = min(eta, eta + step)
     held = max(low, _FLOOR)
@@ -282,13 +309,13 @@ def _poisson_change(loss, eta, step, y):
 
 
 @slope.of(Poisson)
-def _poisson_slope(loss, eta, y):
+def _poisson_slope(loss: Any, eta: float, y: float) -> Any:
     held = max(eta, _FLOOR)
     return sigmoid(held) * (1.0 - y / softplus(held))
 
 
 @curvature.of(Poisson)
-def _poisson_curvature(loss, eta, y):
+def _poisson_curvature(loss: Any, eta: float, y: float) -> Any:
     held = max(eta, _FLOOR)
     s = sigmoid(held)
     q = s / softplus(held)
@@ -296,7 +323,7 @@ def _poisson_curvature(loss, eta, y):
 
 
 @record_bound.of(StudentT, PseudoHuber, LogisticError, Poisson)
-def _general_bound(loss, l1, reach, support):
+def _general_bound(loss: Any, l1: float, reach: float, support: float) -> Any:
     return l1 * support
 
 
@@ -323,7 +350,9 @@ class Softmax(NamedTuple):
     def constants(self) -> tuple[float, float, float]:
         return 1.0, 0.25, _CUBIC
 
-    convex = True
+    @property
+    def convex(self) -> bool:
+        return True
 
     @property
     def predictors(self) -> int:
@@ -331,7 +360,7 @@ class Softmax(NamedTuple):
 
 
 @record_bound.of(Softmax)
-def _softmax_bound(loss, l1, reach, support):
+def _softmax_bound(loss: Any, l1: float, reach: float, support: float) -> Any:
     """(1 − p)·s(δ) with p the least probability of the true class: |∇L·δ| = |Σ_k P_k (δ_k − δ_y)| ≤ (1 − P_y) range(δ),
     and P_y ≥ 1/(1 + (K−1)e^{range(η)}), range(η) ≤ reach along the move."""
     others = loss.classes - 1.0

@@ -1,8 +1,8 @@
 """The algorithms by name.
 
 A *method* says how moves are proposed, what the log-ratio is computed from, and how it is accepted. ``method.on(model,
-x, y)`` binds it to records and returns a ``Sampler`` with ``init``, ``step`` and a fast ``run``; both give the same draws.
-These samplers are the raw algorithms: they look at records freely and promise no privacy.
+x, y)`` binds it to records and returns a ``Sampler`` with ``init``, ``step`` and a fast ``run``; both give the same
+draws. These samplers are the raw algorithms: they look at records freely and promise no privacy.
 
     sampler = TunaMH(RandomWalk(0.01), chi=1e-5).on(model, x, y)
     state = sampler.init(theta)
@@ -17,7 +17,8 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -154,6 +155,10 @@ class Sampler:
     ) -> None:
         from dpfastmh.steps.compiled import OWN, SHIPPED
 
+        model.check(rows)
+        p, q = len(model.parameters), proposal.scale.size
+        if reference.point.size != p or (reference.order == 2 and reference.image.shape != (q, p)):
+            raise MethodError("the reference was made for another model or proposal: give its point instead")
         self.model, self.rule, self.proposal = model, rule, proposal
         self._meter = no_meter() if meter is None else meter
         self._rows, self._reference, self._streams = rows, reference, streams
@@ -197,8 +202,11 @@ class Sampler:
         self, state: State, steps: int, *, thin: int, limit: float
     ) -> tuple[State, FloatArray, Info, float]:
         """As ``run``, ending before the step that would take the cost past ``limit``; and the cost."""
-        if steps < 0 or thin < 1:
-            raise MethodError(f"steps={steps}, thin={thin}: steps cannot be negative and thin starts at 1")
+        if not (isinstance(steps, Integral) and isinstance(thin, Integral) and steps >= 0 and thin >= 1):
+            raise MethodError(f"steps={steps!r}, thin={thin!r}: whole numbers, steps not negative, thin at least 1")
+        p, q = len(self.model.parameters), self.proposal.scale.size
+        if state.place.theta.size != p or state.memory.normal.size != q:
+            raise MethodError(f"the state belongs to another sampler: this one has {p} parameters, {q} directions")
         following = state.copy()
         following.memory.spent[0] = 0.0
         draws = np.empty((steps // thin, following.place.theta.size))
@@ -260,12 +268,16 @@ class Method:
     name: ClassVar[str]
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.laziness <= 1.0:
+        if not isinstance(self.proposal, ProposalLike):
+            raise MethodError(f"proposal is {self.proposal!r}: give RandomWalk, Coordinates or Directions")
+        if not (_is_number(self.laziness) and 0.0 < self.laziness <= 1.0):
             raise MethodError(f"laziness is {self.laziness!r}: it is the probability of a real step, in (0, 1]")
         if self.acceptance not in ACCEPTANCE:
             raise MethodError(f"acceptance is {self.acceptance!r}: choose one of {', '.join(ACCEPTANCE)}")
-        if not 0.0 < self.variance <= MOST_VARIANCE:
+        if not (_is_number(self.variance) and 0.0 < self.variance <= MOST_VARIANCE):
             raise MethodError(f"variance is {self.variance!r}: the penalty noise needs one in (0, {MOST_VARIANCE:g}]")
+        if not (_is_number(self.thrift) and 0.0 <= self.thrift < math.inf):
+            raise MethodError(f"thrift is {self.thrift!r}: it is a finite share, 0 for none")
 
     def batches(self) -> tuple[bool, bool]:
         """May the full batch be used, may minibatches?"""
@@ -308,12 +320,14 @@ class Method:
         meter: chain.Meter | None = None,
     ) -> Sampler:
         """A sampler over these records. ``reference``: a fixed point for control variates of this ``order``."""
+        if isinstance(x, Rows) and not (y is None and per_record is None):
+            raise MethodError("the rows are loaded already: leave out y and per_record, or give a table")
         rows = x if isinstance(x, Rows) else model.load(x, y, per_record=per_record)
         p = len(model.parameters)
         proposal = self.proposal.compiled(p, model.parameter_box)
         size = rows.x.shape[0] if public_rows is None else public_rows
         found = self._reference(model, rows, reference, order, proposal, threads, size)
-        streams = randomness.secure_streams() if seed is None else randomness.test_streams(seed, chain_number)
+        streams = randomness.secure_streams() if seed is None else randomness.insecure_streams(seed, chain_number)
         return Sampler(model, rows, self.rule(size, found.order), proposal, found, streams, meter)
 
     def _reference(
@@ -334,6 +348,10 @@ class Method:
         if at.size != p or not np.isfinite(at).all():
             raise MethodError(f"reference has {at.size} numbers: give {p} finite ones")
         return make_reference(model, rows, at, proposal.directions, order=order, threads=threads, public_rows=size)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 ACCEPTANCE = {"metropolis": chain.METROPOLIS, "barker": chain.BARKER, "penalty": chain.PENALTY}
@@ -369,7 +387,8 @@ class TunaMH(Method):
         super().__post_init__()
         if (self.lam is None) == (self.chi is None):
             raise MethodError("give TunaMH either lam or chi")
-        if not 0.0 < float(self.lam if self.lam is not None else self.chi or 0.0) < math.inf:
+        given = self.chi if self.lam is None else self.lam
+        if not (_is_number(given) and 0.0 < given < math.inf):
             raise MethodError(f"lam={self.lam!r}, chi={self.chi!r}: it must be a finite number above 0")
 
     def batches(self) -> tuple[bool, bool]:
@@ -384,7 +403,9 @@ class DPFastMH(Method):
     """The library's own: Barker acceptance on the cheapest of full batch, minibatch and control variates.
 
     The rate per row is b/x with ratio x ≤ √2, where one record's influence on acceptance is monotone (x = 1 unless
-    given); 1/(1+e^−ℓ) protects acceptance and rejection alike. What a step costs is in ``dpfastmh.privacy``.
+    given); 1/(1+e^−ℓ) protects acceptance and rejection alike. Around a reference the rate is raised until the
+    remainders widen the privacy shift by at most half the share ``thrift``. What a step costs is in
+    ``dpfastmh.privacy``.
     """
 
     acceptance: str = "barker"
@@ -395,7 +416,7 @@ class DPFastMH(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 < self.ratio <= math.sqrt(2.0):
+        if not (_is_number(self.ratio) and 0.0 < self.ratio <= math.sqrt(2.0)):
             raise MethodError(f"ratio is {self.ratio!r}: x lies in (0, √2], where acceptance is monotone in a record")
 
     def batches(self) -> tuple[bool, bool]:

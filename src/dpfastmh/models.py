@@ -1,8 +1,8 @@
 """Models: what a record's likelihood is, in terms of what is public about the record.
 
-A model is a loss over linear predictors (``GLM``), the paper's Gaussian ``Mixture``, or a user's own ``Energy``. It turns
-raw records into the private rows that the compiled chain reads (projecting every one of them onto its public domain) and
-supplies the chain with a compiled table of itself.
+A model is a loss over linear predictors (``GLM``), the paper's Gaussian ``Mixture``, or a user's own ``Energy``. It
+turns raw records into the private rows that the compiled chain reads (projecting every one of them onto its public
+domain) and supplies the chain with a compiled table of itself.
 
 The target is π(θ) ∝ prior(θ) · exp(−Σ_i U_i(θ)/τ), τ ≥ 1 an optional temperature.
 """
@@ -57,6 +57,10 @@ class Model(ABC):
     def load(self, x: Any, y: Any = None, *, per_record: str | None = None, overwrite: bool = False) -> Rows:
         """PRIVATE. Records as the loop reads them, each on the public domain."""
 
+    @abstractmethod
+    def check(self, rows: Rows) -> None:
+        """Refuse rows that were loaded for a model of another shape: compiled code would read past their ends."""
+
     @property
     def has_expansion(self) -> bool:
         """Whether proven derivatives allow control variates."""
@@ -99,11 +103,11 @@ class GLM(Model):
     ) -> None:
         if not isinstance(domain, Domain):
             raise ModelError(f"domain is {type(domain).__name__}: give a Box, Ball, OneHot or a product of them")
-        self.loss = loss
+        self.loss = _checked_loss(loss)
         self.domain = Constant("intercept") * domain if intercept else domain
         self.temperature = _temperature(temperature)
-        self.classes = _class_list(classes)
-        self.target_bounds = _target_bounds(target_bounds)
+        self.classes = _class_list(classes, self.loss)
+        self.target_bounds = _target_bounds(target_bounds, self.loss)
         self.parameters = self._names()
         if prior is None:
             prior = {"default": Normal(scale=2.5)}
@@ -152,21 +156,38 @@ class GLM(Model):
             raise ModelError("no target: give one value of y for every row of x")
         if per_record is not None:
             raise ModelError(f"per_record is {per_record!r}: bounds that differ by record are for Mixture and Energy")
+        if np.ma.is_masked(y):
+            raise ModelError("y has masked cells: fill in a public value or drop their rows")
         features = memory.features(self.domain, x, overwrite=overwrite)
         target = self.targets(np.asarray(y).reshape(-1) if np.ndim(y) != 2 else np.asarray(y))
         if target.shape != (features.shape[0],):
             raise ModelError(f"y has shape {np.shape(y)}: {features.shape[0]} rows of x need as many single values")
-        return memory.rows(features, target.astype(features.dtype))
+        return memory.rows(features, self._stored(target, features.dtype))
+
+    def check(self, rows: Rows) -> None:
+        d = len(self.domain.features)
+        if rows.x.shape[1] != d or rows.y.shape != rows.x.shape[:1]:
+            raise ModelError(f"rows of {rows.x.shape[1]} features were loaded for another model: this one has {d}")
+        count = _class_count(self.loss)
+        if count and not (rows.y.min() >= 0 and rows.y.max() < count):
+            raise ModelError(f"rows were loaded for another model: this one has {count} classes")
+
+    def _stored(self, target: FloatArray, kind: np.dtype[Any]) -> npt.NDArray[Any]:
+        """The target in the features' precision."""
+        limit = min(LARGEST, float(np.finfo(kind).max))
+        if (np.abs(target) > limit).any():
+            row = int(np.argmax(np.abs(target) > limit)) + 1
+            raise ModelError(f"y in row {row} is beyond ±{limit:.3g}, the range of {kind}: rescale the target")
+        stored = target.astype(kind)
+        if isinstance(self.loss, losses.Poisson) and float(kind.type(self.loss.cap)) > self.loss.cap:
+            stored = np.minimum(stored, np.nextafter(kind.type(self.loss.cap), kind.type(0)))  # float32 rounds caps up
+        return stored
 
     def targets(self, y: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Targets as the loss takes them: class numbers, counts up to the cap, or numbers within the public bounds."""
-        if isinstance(self.loss, losses.Logistic | losses.Softmax):
-            count = 2 if isinstance(self.loss, losses.Logistic) else self.loss.classes
+        if count := _class_count(self.loss):
             return _class_numbers(y, self.classes if self.classes is not None else list(range(count)))
-        try:
-            values = np.asarray(y, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise ModelError("y is not numeric: this model needs a number for every record") from None
+        values = memory.numeric(y, "y").astype(np.float64)
         bad = ~np.isfinite(values)
         if bad.any():
             raise ModelError(
@@ -184,12 +205,52 @@ class GLM(Model):
         return np.clip(values, -FARTHEST_TARGET, FARTHEST_TARGET)
 
 
-def _class_list(classes: Sequence[Any] | None) -> list[Any] | None:
+def _class_count(loss: Any) -> int:
+    """How many classes the target has; 0 for targets that are numbers."""
+    if isinstance(loss, losses.Logistic):
+        return 2
+    return int(loss.classes) if isinstance(loss, losses.Softmax) else 0
+
+
+def _checked_loss(loss: Any) -> Any:
+    """The loss itself, its parameters finite, above 0 and far enough from overflow that no square of them does."""
+    if not isinstance(loss, (*losses.SCALAR_LOSSES, losses.Softmax)):
+        raise ModelError(f"loss is {loss!r}: give one of dpfastmh.losses, such as Logistic()")
+    if isinstance(loss, losses.Softmax):
+        if isinstance(loss.classes, bool) or not isinstance(loss.classes, int) or loss.classes < 2:
+            raise ModelError(f"classes are {loss.classes!r}: softmax needs a whole number of at least two")
+        return loss
+    for name, value in loss._asdict().items():
+        if not 1.0 / LARGEST <= _positive(name, value) <= LARGEST:
+            raise ModelError(f"{name} is {value!r}: it must lie between {1 / LARGEST:g} and {LARGEST:g}")
+    return loss
+
+
+LARGEST = 1e50  # of targets, scales and their inverses: fourth powers of their ratios stay finite
+
+
+def _class_list(classes: Sequence[Any] | None, loss: Any) -> list[Any] | None:
     if classes is None:
         return None
-    found = list(classes)
+    count = _class_count(loss)
+    if not count:
+        raise ModelError(f"classes are {classes!r}: the target of this model is a number, leave them out")
+    found = _labels(classes)
     if len(found) < 2 or len(set(found)) != len(found):
         raise ModelError(f"classes are {found!r}: declare at least two different ones")
+    if len(found) != count:
+        raise ModelError(f"classes are {found!r}: the loss has {count}")
+    return found
+
+
+def _labels(classes: Any) -> list[Any]:
+    """Class labels: text, numbers or truth values, NaN not among them."""
+    if isinstance(classes, str) or not hasattr(classes, "__iter__"):
+        raise ModelError(f"classes are {classes!r}: give a list of the labels that the target may hold")
+    found = list(classes)
+    for label in found:
+        if not isinstance(label, str | int | float | np.generic) or label != label:
+            raise ModelError(f"class {label!r} is neither text nor a number: targets cannot be compared with it")
     return found
 
 
@@ -205,10 +266,15 @@ def _class_numbers(y: npt.NDArray[Any], classes: list[Any]) -> npt.NDArray[np.fl
     return numbers
 
 
-def _target_bounds(bounds: tuple[float, float] | None) -> tuple[float, float] | None:
+def _target_bounds(bounds: tuple[float, float] | None, loss: Any) -> tuple[float, float] | None:
     if bounds is None:
         return None
-    low, high = (float(b) for b in bounds)
+    if _class_count(loss) or isinstance(loss, losses.Poisson):
+        raise ModelError(f"target bounds are {bounds!r}: this model's target has classes or a cap, leave them out")
+    try:
+        low, high = (float(b) for b in bounds)
+    except (TypeError, ValueError):
+        low = high = math.nan
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ModelError(f"target bounds are {bounds!r}: give two finite numbers, the lower one first")
     return low, high
@@ -220,44 +286,46 @@ def _positive(name: str, value: float) -> float:
     return float(value)
 
 
-def LogisticRegression(  # noqa: N802
+def LogisticRegression(
     domain: Domain, prior: PriorLike | None = None, *, classes: Sequence[Any] = (0, 1), **options: Any
 ) -> GLM:
     """P(y = the second class) = σ(x·θ)."""
-    if len(list(classes)) != 2:
+    if len(_labels(classes)) != 2:
         raise ModelError(f"classes are {list(classes)!r}: logistic regression has two, and the second is the event")
     return GLM(losses.Logistic(), domain, prior, classes=classes, **options)
 
 
-def StudentTRegression(  # noqa: N802
+def StudentTRegression(
     domain: Domain, prior: PriorLike | None = None, *, df: float = 4.0, scale: float = 1.0, **options: Any
 ) -> GLM:
     """y = x·θ + scale·t, t with ``df`` degrees of freedom: one outlier moves the posterior only so far."""
     return GLM(losses.StudentT(_positive("df", df), _positive("scale", scale)), domain, prior, **options)
 
 
-def HuberRegression(domain: Domain, prior: PriorLike | None = None, *, scale: float = 1.0, **options: Any) -> GLM:  # noqa: N802
+def HuberRegression(domain: Domain, prior: PriorLike | None = None, *, scale: float = 1.0, **options: Any) -> GLM:
     """Errors with the pseudo-Huber energy √(1 + (r/scale)²)."""
     return GLM(losses.PseudoHuber(_positive("scale", scale)), domain, prior, **options)
 
 
-def LogisticErrorRegression(  # noqa: N802
+def LogisticErrorRegression(
     domain: Domain, prior: PriorLike | None = None, *, scale: float = 1.0, **options: Any
 ) -> GLM:
     """y = x·θ + scale·(logistic noise)."""
     return GLM(losses.LogisticError(_positive("scale", scale)), domain, prior, **options)
 
 
-def PoissonRegression(domain: Domain, prior: PriorLike | None = None, *, cap: float, **options: Any) -> GLM:  # noqa: N802
+def PoissonRegression(domain: Domain, prior: PriorLike | None = None, *, cap: float, **options: Any) -> GLM:
     """Counts with mean log(1 + e^{x·θ}); larger counts are set to the public ``cap``, which is part of the model."""
     return GLM(losses.Poisson(_positive("cap", cap)), domain, prior, **options)
 
 
-def SoftmaxRegression(  # noqa: N802
+def SoftmaxRegression(
     domain: Domain, prior: PriorLike | None = None, *, classes: Sequence[Any] | int, **options: Any
 ) -> GLM:
     """P(y = class k) ∝ e^{x·θ_k}, θ of the first class being 0."""
-    labels = list(range(classes)) if isinstance(classes, int) else list(classes)
+    labels = list(range(classes)) if isinstance(classes, int) else _labels(classes)
+    if len(labels) < 2:
+        raise ModelError(f"classes are {classes!r}: declare at least two different ones")
     return GLM(losses.Softmax(len(labels)), domain, prior, classes=labels, **options)
 
 
@@ -333,6 +401,10 @@ class Mixture(Model):
         share = self.constant(held[:, 0]) / self.constant(self.half_width)
         return memory.rows(held, None, share=share, per_record=per_record)
 
+    def check(self, rows: Rows) -> None:
+        if rows.x.shape[1] != 1:
+            raise ModelError(f"rows of {rows.x.shape[1]} features were loaded for another model: the mixture has 1")
+
 
 MIXTURE_BOUNDS = ("sharp", "lipschitz", "paper")
 
@@ -389,14 +461,24 @@ class Energy(Model):
 
     def load(self, x: Any, y: Any = None, *, per_record: str | None = None, overwrite: bool = False) -> Rows:
         if y is not None:
-            x = np.column_stack([memory.matrix(x), np.asarray(y, dtype=np.float64)])
+            features, target = memory.matrix(x), memory.numeric(y, "y")
+            if target.ndim not in (1, 2) or len(target) != len(features):
+                raise ModelError(f"y has shape {target.shape}: {len(features)} rows of x need as many")
+            x = np.column_stack([features, target])
         values = memory.matrix(x)
         if self.project is not None:
-            values = memory.matrix(self.project(values))
+            count, values = len(values), memory.matrix(self.project(values))
+            if len(values) != count:
+                raise ModelError(
+                    f"project made {len(values)} rows of {count}: it may move records, not drop any"
+                )
         if per_record is not None and self.record_bound is None:
             raise ModelError("per_record is set but the model has no record_bound: give one")
         share = None if self.record_bound is None else np.asarray(self.record_bound(values), dtype=np.float64)
         return memory.rows(values, None, share=share, per_record=per_record)
+
+    def check(self, rows: Rows) -> None:
+        """A user's functions read whatever columns they like: nothing is known to check."""
 
 
 class Named(NamedTuple):

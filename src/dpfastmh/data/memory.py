@@ -19,16 +19,25 @@ if TYPE_CHECKING:
 CHUNK = 65_536  # rows checked or projected at a time
 
 
+def numeric(values: Any, what: str) -> npt.NDArray[Any]:
+    """An array of float32 or float64. What is no number is refused, not guessed: text, dates, complex numbers."""
+    if np.ma.is_masked(values):
+        raise DomainError(f"{what} has masked cells: fill in a public value or drop their rows")
+    try:
+        found = np.asarray(values)
+        if found.dtype.kind not in "biufO":
+            raise TypeError
+        return found if found.dtype in (np.float32, np.float64) else found.astype(np.float64)
+    except (TypeError, ValueError):
+        advice = ", or a mapping of columns for a domain with categories" if what == "x" else " for every record"
+        raise DomainError(f"{what} is not numeric: give numbers{advice}") from None
+    except OverflowError:
+        raise DomainError(f"{what} holds a number beyond the range of float64: rescale it") from None
+
+
 def matrix(x: Any) -> npt.NDArray[Any]:
     """A two-dimensional float array with at least two rows, all finite; float32 stays float32."""
-    try:
-        values = np.asarray(x)
-        if values.dtype not in (np.float32, np.float64):
-            values = values.astype(np.float64)
-    except (TypeError, ValueError):
-        raise DomainError(
-            "x is not numeric: give numbers, or a mapping of columns for a domain with categories"
-        ) from None
+    values = numeric(x, "x")
     if values.ndim == 1:
         values = values[:, None]
     if values.ndim != 2:
@@ -50,7 +59,9 @@ def check_rows(count: int) -> None:
 def features(domain: Domain, x: Any, *, overwrite: bool = False) -> npt.NDArray[Any]:
     """The records' scaled features, every row inside the domain."""
     if hasattr(x, "keys"):
-        return np.ascontiguousarray(domain.project(x))
+        projected = np.ascontiguousarray(domain.project(x))
+        check_rows(projected.shape[0])
+        return projected
     values = matrix(x)
     if values.shape[1] != len(domain.columns):
         raise DomainError(f"x has {values.shape[1]} columns: the domain names {len(domain.columns)}")
@@ -87,6 +98,8 @@ def rows(
     if per_record is None or share is None:
         share = nothing
     else:
+        if share.shape != (x.shape[0],):
+            raise DomainError(f"record bounds have shape {share.shape}: give one for each of the {x.shape[0]} records")
         if not (np.all(share > 0.0) and np.all(share <= 1.0 + 1e-12)):
             raise DomainError("record bounds must lie above 0 and not exceed the public maximum")
         if per_record == "alias":

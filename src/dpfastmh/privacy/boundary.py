@@ -202,7 +202,7 @@ class PrivateRecords:
 
     def _release(self, release: GaussianSum, account: Share, sums: Any) -> tuple[FloatArray, float]:
         inverse = 1.0 / self.model.temperature
-        noise = None if self.__seed is None else randomness.test_noise(self.__seed, account.steps)
+        noise = None if self.__seed is None else randomness.insecure_noise(self.__seed, account.steps)
         numbers = release.release(sums(), account, insecure_rng=noise)
         return numbers * inverse, release.noise_sd * inverse
 

@@ -28,8 +28,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from dpfastmh.privacy.accept_bit import CostTable, look_up
 from dpfastmh.priors import log_prior_change, log_prior_change_at
+from dpfastmh.privacy.accept_bit import CostTable, look_up
 from dpfastmh.steps.elementary import compiled, exp, inlined, log, nearest
 from dpfastmh.steps.likelihood import (
     TILE,
@@ -39,16 +39,16 @@ from dpfastmh.steps.likelihood import (
     gather,
     gather_reference,
     locate,
+    padded,
     remainders,
 )
-from dpfastmh.steps.memory import borrow, pick, prefetch_row, uniform, word
+from dpfastmh.steps.memory import borrow, pick, pick_and_uniform, prefetch_entry, prefetch_row, uniform, word
 
 JOINT, BASIS, COORDINATE, DIRECTIONS = 0, 1, 2, 3
 METROPOLIS, BARKER, PENALTY = 0, 1, 2
 FULL, MINIBATCH, ORDER1, ORDER2 = 0, 1, 2, 3
 ENERGY_CELL = 2.0**-32
 WEIGHT_CELL = 2.0**-48
-CARRY = 24  # bits of a long sum kept in its low word
 GROUP = 8  # rows asked for and rows read take turns in groups of this size
 REFRESH = 1024  # accepted moves between recomputations of what is updated by increments
 
@@ -104,14 +104,14 @@ class Memory(NamedTuple):
     curvature: np.ndarray  # v = H(θ − θ̂)
     curvature_step: np.ndarray  # Hδ
     normal: np.ndarray  # (q,) the proposal's normals
-    integers: (
-        np.ndarray
-    )  # [energy sum, energy known, steps, evaluated, rows touched, full batches, accepted since refresh]
+    integers: np.ndarray  # (7,) by the names below the class
     tried: np.ndarray  # per coordinate or direction
     accepted: np.ndarray
     spent: np.ndarray  # (1,) cost so far; public, as are the two counts above
 
 
+# Σ U_i(θ) in whole cells and whether it is known; steps; steps that looked at data; rows read by minibatches; full
+# batches; accepted moves since the last refresh
 ENERGY, KNOWN, STEPS, EVALUATED, TOUCHED, FULLS, SINCE = range(7)
 
 
@@ -191,7 +191,7 @@ def inside(proposal, place, coordinate):
     if coordinate >= 0:
         at = place.proposal[coordinate]
         return proposal.low[coordinate] <= at <= proposal.high[coordinate]
-    for j in range(place.theta.size):
+    for j in range(place.theta.size):  # noqa: SIM110 - compiled code has no generator expressions
         if not proposal.low[j] <= place.proposal[j] <= proposal.high[j]:
             return False
     return True
@@ -224,6 +224,7 @@ def choose_batch(rule, limit):
             expected = rule.size * (rate_per_row(rule, bound, limit.first) + bound)
             if expected < fewest:
                 best, fewest = batch, expected
+    # 1e9 nats are 2⁶² cells of energy: beyond that the difference of two energies would not fit into a word
     if rule.allowed[FULL] and rule.size <= fewest and rule.size * limit.first < 1e9:
         best = FULL
     return best
@@ -232,13 +233,13 @@ def choose_batch(rule, limit):
 @inlined
 def _next_row(rows, stream, work, slot):
     """Draw the row that will be used a tile from now, and ask memory for it."""
-    i = pick(stream, rows.x.shape[0])
+    i, keep = pick_and_uniform(stream, rows.x.shape[0])
     if rows.alias.size > 0 and uniform(stream) >= rows.threshold[i]:
         i = rows.alias[i]
     work.ahead[slot] = i
-    work.ahead_keep[slot] = uniform(stream)
+    work.ahead_keep[slot] = keep
     prefetch_row(rows.x, i)
-    prefetch_row(rows.y, i)
+    prefetch_entry(rows.y, i)
 
 
 @inlined
@@ -258,7 +259,7 @@ def _take_rows(rows, stream, work, start, stop):
 
 @inlined
 def _weigh(rows, work, n, bound, rate):
-    """Σ over the kept rows of log((2r + b − dU)/(2r + b + dU)), every dU held to ±b, in whole cells of 2⁻⁴⁸.
+    """Σ over the tile's kept rows of log((2r + b − dU)/(2r + b + dU)), every dU held to ±b, in whole cells of 2⁻⁴⁸.
 
     Whole numbers, so that what the other rows add up to never depends on one row: the privacy proof conditions on it.
     """
@@ -267,25 +268,25 @@ def _weigh(rows, work, n, bound, rate):
         for t in range(n):
             work.y[t] = rows.share[work.index[t]]
     total = 0
-    for t in range(n):
+    for t in range(padded(n)):
         c = work.y[t] if shared else 1.0
         b, r = c * bound, c * rate
         change = work.change[t]
         change = min(max(change, -b), b) if change == change else b
         ceiling = r + b if by_alias else rate + bound
-        kept = work.keep[t] * ceiling < r + 0.5 * (change + b)
+        kept = (t < n) & (work.keep[t] * ceiling < r + 0.5 * (change + b))
         middle = 2.0 * r + b
         weight = log((middle - change) / (middle + change))
         total += int(nearest(weight / WEIGHT_CELL)) if kept else 0
     return total
 
 
-@compiled
+@inlined
 def minibatch_ratio(model, rows, work, streams, place, coordinate, bound, rate, reference, order):
     """ℓ by Poisson splitting of the energy differences, or of what an expansion leaves of them; and the rows read."""
-    mean = rows.weight * (rate + bound)
-    count = streams.counts.poisson(mean)
-    high, low, done = 0, 0, 0
+    count = streams.counts.poisson(rows.weight * (rate + bound))
+    # the sum in two words, upper·2³² + lower: 63 bits of cells are only 32,768 nats, which a poor move can exceed
+    upper, lower, done = 0, 0, 0
     while done < count:
         n = min(TILE, count - done)
         for start in range(0, n, GROUP):
@@ -299,12 +300,11 @@ def minibatch_ratio(model, rows, work, streams, place, coordinate, bound, rate, 
             remainders(model, rows, work, n, place, coordinate, reference, order)
         else:
             changes(model, rows, work, n, place)
-        # two words: one of 64 bits would wrap around at 2¹⁵ nats, which a million rows that agree do reach
-        low += _weigh(rows, work, n, bound, rate)
-        high += low >> CARRY
-        low &= (1 << CARRY) - 1
+        lower += _weigh(rows, work, n, bound, rate)
+        upper += lower >> 32
+        lower &= 0xFFFFFFFF
         done += n
-    return float(high) * (WEIGHT_CELL * (1 << CARRY)) + float(low) * WEIGHT_CELL, count
+    return upper * (WEIGHT_CELL * 2.0**32) + lower * WEIGHT_CELL, count
 
 
 @inlined
@@ -322,7 +322,8 @@ def step_cost(meter, rule, batch, limit):
 
 @compiled
 def energy_sum(model, rows, work, theta, first, last):
-    """Σ over rows of the energy in whole cells of 2⁻³²: the same integer in any order. Sums wrap; differences do not."""
+    """Σ over rows of the energy in whole cells of 2⁻³²: the same integer in any order. Sums may wrap; differences of
+    sums do not, see ``choose_batch``."""
     total = 0
     known = True
     for start in range(first, last, TILE):
@@ -363,7 +364,7 @@ def full_ratio(model, rows, work, place, memory, bound):
     return ENERGY_CELL * float(memory.integers[ENERGY] - following), following
 
 
-@compiled
+@inlined
 def expansion_ratio(reference, memory, place, coordinate, direction, order):
     """−G·δ − (v·δ + ½ δᵀHδ), v = H(θ − θ̂): the expansion of Σ dU_i with its sign changed. O(1) for a coordinate."""
     if coordinate >= 0:
@@ -382,7 +383,7 @@ def expansion_ratio(reference, memory, place, coordinate, direction, order):
     return -total
 
 
-@compiled
+@inlined
 def _curvature_step(reference, memory, place, direction):
     """Hδ: one known row H·direction, or the sum over the axes."""
     if direction >= 0:
@@ -396,7 +397,7 @@ def _curvature_step(reference, memory, place, direction):
                 memory.curvature_step[j] += memory.normal[k] * reference.image[k, j]
 
 
-@compiled
+@inlined
 def _keep_move(model, reference, place, memory, coordinate, direction, batch, following):
     """θ ← θ′ and everything that follows from it."""
     if reference.order == 2:
@@ -459,28 +460,16 @@ def compile_advance(cache: bool, stamp: int):
         draws[k] is the state after (k+1)·thin of them. A step is charged before its lazy coin is thrown.
         """
         stamp  # noqa: B018
-        model, rows, proposal, prior, reference = (
-            borrow(model),
-            borrow(rows),
-            borrow(proposal),
-            borrow(prior),
-            borrow(reference),
-        )
-        place, memory, work, streams, draws = (
-            borrow(place),
-            borrow(memory),
-            borrow(work),
-            borrow(streams),
-            borrow(draws),
-        )
-        rule, meter = borrow(rule), borrow(meter)
+        model, rows, proposal, prior = borrow(model), borrow(rows), borrow(proposal), borrow(prior)
+        reference, place, memory, work = borrow(reference), borrow(place), borrow(memory), borrow(work)
+        streams, draws, rule, meter = borrow(streams), borrow(draws), borrow(rule), borrow(meter)
         for step in range(steps):
             coordinate, direction = draw_move(proposal, streams.proposals, memory.normal, place)
             accepted, following, batch = False, 0, -1
             if inside(proposal, place, coordinate):
                 limit = bounds(model, place, coordinate, reference)
                 # a move beyond reach is never made: the same rule both ways; NaN is beyond reach
-                if limit.first <= meter.reach:
+                if limit.first < np.inf and limit.first <= meter.reach:
                     batch = choose_batch(rule, limit)
             if meter.active:
                 cost = step_cost(meter, rule, batch, limit) if batch >= 0 else 0.0

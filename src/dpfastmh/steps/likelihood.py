@@ -31,6 +31,7 @@ from dpfastmh.steps.memory import dot, dot2, dot3
 from dpfastmh.steps.support import spread
 
 TILE = 64
+WIDTH = 16  # vectorised loops run over whole groups of so many rows; the surplus is computed and not counted
 FARTHEST = 300.0  # nats by which one move may change one record's likelihood; farther moves are never made
 
 
@@ -63,6 +64,12 @@ class Work(NamedTuple):
     ahead: np.ndarray  # ring of row numbers already asked for
     ahead_keep: np.ndarray
     place: np.ndarray  # (1,) where the ring is read next
+
+
+@inlined
+def padded(n):
+    """n rows rounded up to whole groups, so that no loop over a tile has a slow scalar end. TILE is a whole group."""
+    return (n + WIDTH - 1) & -WIDTH
 
 
 def make_work(predictors: int, features: int) -> Work:
@@ -136,7 +143,7 @@ def gather_reference(model, rows, work, start, stop, place, coordinate, referenc
     """As ``gather``, with the expansion point kept apart from the offset to the current state."""
 
 
-@generic
+@generic_inlined
 def remainders(model, rows, work, n, place, coordinate, reference, order):
     """work.change[:n] = dU_i less its quantised expansion around the reference."""
 
@@ -188,7 +195,7 @@ def tile_changes(loss, eta, step, y, n, out):
 
 @tile_changes.of(*SCALAR_LOSSES)
 def _scalar_changes(loss, eta, step, y, n, out):
-    for t in range(n):
+    for t in range(padded(n)):
         out[t] = change(loss, eta[0, t], step[0, t], y[t])
 
 
@@ -233,7 +240,7 @@ def _softmax_value(loss, eta, step, moved, t, label):
 
 @generic
 def tile_values(loss, eta, y, n, out):
-    """Energies of a tile of predictors."""
+    """Energies of a tile of predictors, up to a constant of the record."""
 
 
 @tile_values.of(*SCALAR_LOSSES)
@@ -303,7 +310,7 @@ def _glm_gather(model, rows, work, start, stop, place, coordinate):
 @changes.of(GLMTable)
 def _glm_changes(model, rows, work, n, place):
     tile_changes(model.loss, work.eta, work.step, work.y, n, work.change)
-    for t in range(n):
+    for t in range(padded(n)):
         work.change[t] *= model.inverse_temperature
 
 
@@ -440,7 +447,7 @@ def _glm_bounds(model, place, coordinate, reference):
     return Bounds(first, order1 * model.inverse_temperature, order2 * model.inverse_temperature)
 
 
-@compiled
+@inlined
 def _next_spread(model, classes, now, following, coordinate, current):
     """The spread after the move: O(1) for one coordinate on a box, where it is a plain sum."""
     if coordinate >= 0 and model.simple:

@@ -16,6 +16,7 @@ from dpfastmh.steps.likelihood import (
     gather,
     gather_reference,
     locate,
+    padded,
     remainders,
 )
 
@@ -43,7 +44,7 @@ def _changes(model, rows, work, n, place):
     slope, level = -second * scale, second * (first + 0.5 * second) * scale
     slope_change = -d2 * scale
     level_change = (d2 * (first + d1) + second * d1 + d2 * (second + 0.5 * d2)) * scale
-    for t in range(n):
+    for t in range(padded(n)):
         x = work.eta[0, t]
         gap = level + slope * x
         gap_change = level_change + slope_change * x

@@ -30,7 +30,7 @@ def table_class(difference: Callable[..., float], bound: Callable[..., float]) -
     compiled_bound = bound if isinstance(bound, Dispatcher) else njit(error_model="numpy")(bound)
 
     # Numba names machine code after its types: two energies under one name would run each other's code
-    EnergyTable: Any = NamedTuple(f"EnergyTable{next(_numbers)}", [("inverse_temperature", float)])  # noqa: UP014
+    EnergyTable: Any = NamedTuple(f"EnergyTable{next(_numbers)}", [("inverse_temperature", float)])
 
     @gather.of(EnergyTable)
     def _gather(model, rows, work, start, stop, place, coordinate):

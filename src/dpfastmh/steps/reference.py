@@ -162,7 +162,7 @@ def make_reference(
 def mode(
     model: Model, rows: Rows, start: np.ndarray | None = None, *, steps: int = 50
 ) -> tuple[np.ndarray, np.ndarray]:
-    """PRIVATE. The posterior mode and the Hessian of −log π there, by Newton steps with halving. For non-private work."""
+    """PRIVATE. The posterior mode and the Hessian of −log π there, by halved Newton steps. For non-private work."""
     from dpfastmh.priors import energy_derivatives
 
     inverse = 1.0 / model.temperature
