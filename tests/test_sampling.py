@@ -309,7 +309,12 @@ def test_metropolis_is_refused_where_privacy_is_claimed() -> None:
     for method in (MetropolisHastings(Coordinates(0.1)), DPFastMHFull(Coordinates(0.1), acceptance="metropolis")):
         with pytest.raises(ValueError, match="Metropolis acceptance cannot be private"):
             records.chain(method, np.zeros(4), account, reference=None)
+    penalty = DPFastMHFull(Coordinates(0.1), acceptance="penalty", variance=1.0)
+    with pytest.raises(ValueError, match="53 random bits"):
+        records.chain(penalty, np.zeros(4), account, reference=None)
     assert account.spent == 0
+    coarse = RenyiFilter(BUDGET, steps_cap=1000, coin_bits=53)
+    assert records.chain(penalty, np.zeros(4), coarse, reference=None).run(3).steps == 3
 
 
 REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {

@@ -184,6 +184,7 @@ class Sampler:
             np.zeros(count, int),
             np.zeros(count, int),
             np.zeros(1),
+            np.zeros(1),
         )
         self._loops.settle(self._table, self._reference, place, memory)
         return State(place, memory)

@@ -29,8 +29,7 @@ FloatArray = npt.NDArray[np.float64]
 PriorLike = Prior | Sequence[Prior] | Mapping[str, Prior]
 
 
-# Beyond it squares overflow (and float32 itself does): one record's NaN would be worth more than all other records.
-FARTHEST_TARGET = 1e30
+FARTHEST = 2.0**16  # of targets and predictors, in units of the loss's scale: energies are then known to 2⁻³³
 
 
 class ModelError(ValueError):
@@ -148,6 +147,7 @@ class GLM(Model):
             l1=l1,
             l2=l2,
             l3=l3,
+            known=FARTHEST * getattr(self.loss, "scale", 1.0) / max(1.0, getattr(self.loss, "cap", 1.0)),
             inverse_temperature=1.0 / self.temperature,
         )
 
@@ -202,7 +202,8 @@ class GLM(Model):
             return np.minimum(values, self.loss.cap)
         if self.target_bounds is not None:
             values = np.clip(values, *self.target_bounds)
-        return np.clip(values, -FARTHEST_TARGET, FARTHEST_TARGET)
+        farthest = min(FARTHEST * self.loss.scale, float(np.finfo(np.float32).max))
+        return np.clip(values, -farthest, farthest)
 
 
 def _class_count(loss: Any) -> int:
@@ -469,9 +470,7 @@ class Energy(Model):
         if self.project is not None:
             count, values = len(values), memory.matrix(self.project(values))
             if len(values) != count:
-                raise ModelError(
-                    f"project made {len(values)} rows of {count}: it may move records, not drop any"
-                )
+                raise ModelError(f"project made {len(values)} rows of {count}: it may move records, not drop any")
         if per_record is not None and self.record_bound is None:
             raise ModelError("per_record is set but the model has no record_bound: give one")
         share = None if self.record_bound is None else np.asarray(self.record_bound(values), dtype=np.float64)

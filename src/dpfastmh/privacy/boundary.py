@@ -1,6 +1,6 @@
 """THE PRIVATE BOUNDARY. Everything that can leave the private side leaves through this file.
 
-``PrivateRecords`` holds the rows. Three things come out of it, each charged before it is computed:
+``PrivateRecords`` holds the rows. Three things come out of it, each charged before it leaves:
 
 1. ``noisy_gradient`` — Σ g_i at a public point, with discrete Gaussian noise;
 2. ``noisy_hessian``  — Σ h_i at a public point, likewise;
@@ -14,10 +14,10 @@ took. The public side of the library is handed these two objects and nothing els
 sum of the other records' part, which is a sum of whole numbers and therefore has the same value under both neighbours,
 and of this unit's part. Weights are whole multiples of 2⁻⁴⁸ and energies of 2⁻³², which moves a row's part by less than
 ``CELLS``, and so does the rounding of σ(ℓ), an error of ℓ below 2⁻⁴⁹. The expansion's G·δ + v·δ + ½δᵀHδ is computed in
-floating point from whole-number sums over N rows: at most 1,024 accepted increments and p products, each rounded
-relative to a total below N times one row's part, so that one unit's part is off by a share below N·(1100 + 16p)·2⁻⁵² of
-its bound. Row numbers and thinning are off by relative N·2⁻⁶⁴ and 2⁻⁵³. ``widening`` is four times the sum of these;
-every bound is charged (1 + widening) times over.
+floating point from whole-number sums over N rows, with at most 1,024 accepted increments and p products; one unit's
+part is off by a share below N·(1100 + 16p)·2⁻⁵² of its bound as long as θ stays near θ̂, which ``charged_for`` sees to in
+the loop (docs/guarantee.md has the proof). Row numbers and thinning are off by relative N·2⁻⁶⁴ and 2⁻⁵³. ``widening``
+is four times the sum of these; every bound is charged (1 + widening) times over.
 """
 
 from __future__ import annotations
@@ -152,6 +152,8 @@ class PrivateRecords:
         self, method: Method, start: FloatArray, account: Share, *, reference: FloatArray | None, number: int = 0
     ) -> PrivateChain:
         """A chain from a public start, paying from ``account``. ``reference`` is a public expansion point."""
+        if method.acceptance != "barker" and account.coin_bits > 53:
+            raise ValueError("penalty acceptance is decided by 53 random bits: give the filter coin_bits=53")
         sampler = method.on(
             self.model,
             self.__rows,

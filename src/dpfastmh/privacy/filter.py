@@ -96,9 +96,10 @@ class Share:
     Every method is safe to call from several threads.
     """
 
-    def __init__(self, what: str, alpha: float, limit: Fraction, steps_cap: int) -> None:
+    def __init__(self, what: str, alpha: float, limit: Fraction, steps_cap: int, coin_bits: int = 64) -> None:
         self.what = _checked_name(what)
         self.alpha = alpha
+        self.coin_bits = coin_bits  # random bits that decide an accept bit, as paid for out of δ
         self.steps_cap = steps_cap
         self._limit = limit
         self._spent = Fraction(0)
@@ -171,7 +172,7 @@ class Share:
         amount, cap = compose(rdp, 1), checked_count(steps, "the steps of a share")
         with self._lock:
             self._check(_checked_name(what), amount, cap)
-            share = Share(what, self.alpha, amount, cap)
+            share = Share(what, self.alpha, amount, cap, self.coin_bits)
             self._spent += amount
             self._steps += cap
             self._open_shares.append(share)
@@ -250,7 +251,7 @@ class RenyiFilter(Share):
                 f"order alpha={order:g} leaves nothing to spend at epsilon={budget.epsilon:g}, "
                 f"delta={budget.delta:g}; take a larger alpha, or none for the best"
             )
-        super().__init__("the budget", order, Fraction(limit), cap)
+        super().__init__("the budget", order, Fraction(limit), cap, coin_bits)
 
     def epsilon_spent(self) -> float:
         """The ε, at the budget's δ, of everything charged so far; 0 as long as nothing has been. Never above ε."""

@@ -35,6 +35,7 @@ from dpfastmh.steps.likelihood import (
     TILE,
     bounds,
     changes,
+    charged_for,
     energies,
     gather,
     gather_reference,
@@ -108,6 +109,7 @@ class Memory(NamedTuple):
     tried: np.ndarray  # per coordinate or direction
     accepted: np.ndarray
     spent: np.ndarray  # (1,) cost so far; public, as are the two counts above
+    farthest: np.ndarray  # (1,) how far θ was from θ̂ since the last refresh; public
 
 
 # Σ U_i(θ) in whole cells and whether it is known; steps; steps that looked at data; rows read by minibatches; full
@@ -136,10 +138,10 @@ def acceptance_probability(kind, ratio, variance):
 def barker_coin(ratio, random):
     """True with probability 1/(1 + e^−ℓ), from a random word of 64 bits.
 
-    The rarer outcome has p = 1/(1 + e^|ℓ|) ≤ ½, known to a few units in its last place however small it is, and is drawn
-    as word < ⌊p·2⁶⁴⌋: neither outcome's probability is off by more than 2⁻⁶⁴, beside an error of ℓ below 2⁻⁴⁹.
+    The rarer outcome has p = 1/(1 + e^|ℓ|) ≤ ½, known to a few units in its last place however small it is, and is
+    drawn as word < ⌊p·2⁶⁴⌋: neither outcome's probability is off by more than 2⁻⁶⁴, beside an error of ℓ below 2⁻⁴⁹.
     """
-    if not ratio == ratio:
+    if ratio != ratio:
         return False
     rare = 1.0 / (1.0 + exp(abs(ratio)))
     happens = random < np.uint64(rare * 18446744073709551616.0)
@@ -211,11 +213,14 @@ def rate_per_row(rule, bound, first):
 
 
 @inlined
-def choose_batch(rule, limit):
-    """The allowed batch with the fewest expected rows, N(r + b) against N; −1 when none is possible."""
+def choose_batch(rule, limit, energies_known=True, curvature_known=True):
+    """The allowed batch with the fewest expected rows, N(r + b) against N; −1 when none is possible.
+
+    Without known energies there is no full batch, without known H(θ − θ̂) no second order (``charged_for``).
+    """
     best, fewest = -1, np.inf
     for batch in (ORDER2, ORDER1, MINIBATCH):
-        if rule.allowed[batch]:
+        if rule.allowed[batch] and (batch != ORDER2 or curvature_known):
             bound = limit.first
             if batch == ORDER1:
                 bound = limit.order1
@@ -225,7 +230,7 @@ def choose_batch(rule, limit):
             if expected < fewest:
                 best, fewest = batch, expected
     # 1e9 nats are 2⁶² cells of energy: beyond that the difference of two energies would not fit into a word
-    if rule.allowed[FULL] and rule.size <= fewest and rule.size * limit.first < 1e9:
+    if rule.allowed[FULL] and energies_known and rule.size <= fewest and rule.size * limit.first < 1e9:
         best = FULL
     return best
 
@@ -428,6 +433,7 @@ def _keep_move(model, reference, place, memory, coordinate, direction, batch, fo
 def refresh(model, reference, place, memory):
     """Recompute what accepted moves update by increments, so that rounding cannot pile up."""
     memory.integers[SINCE] = 0
+    memory.farthest[0] = 0.0
     for j in range(place.theta.size):
         place.offset[j] = place.theta[j] - reference.point[j]
         place.offset_next[j] = place.offset[j]
@@ -470,7 +476,10 @@ def compile_advance(cache: bool, stamp: int):
                 limit = bounds(model, place, coordinate, reference)
                 # a move beyond reach is never made: the same rule both ways; NaN is beyond reach
                 if limit.first < np.inf and limit.first <= meter.reach:
-                    batch = choose_batch(rule, limit)
+                    energies_known, curvature_known = True, True
+                    if meter.active:
+                        energies_known, curvature_known = charged_for(model, place, memory, coordinate)
+                    batch = choose_batch(rule, limit, energies_known, curvature_known)
             if meter.active:
                 cost = step_cost(meter, rule, batch, limit) if batch >= 0 else 0.0
                 if not memory.spent[0] + cost <= meter.limit:

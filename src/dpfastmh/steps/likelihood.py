@@ -153,6 +153,14 @@ def bounds(model, place, coordinate, reference):
     """The public Bounds of a move; leaves the spreads of the proposal in ``place``."""
 
 
+@generic_inlined
+def charged_for(model, place, memory, coordinate):
+    """PUBLIC. Is the rounding of the full batch, and that of H(θ − θ̂), within what a step is charged for?
+
+    The proofs are in docs/guarantee.md, "Floating point". Asked after ``bounds``, where privacy is claimed.
+    """
+
+
 @generic
 def locate(model, place):
     """Set the spreads of the current state, s(θ) and s(θ − θ̂), where the model uses them."""
@@ -170,6 +178,7 @@ class GLMTable(NamedTuple):
     l1: float
     l2: float
     l3: float
+    known: float  # |x·θ| up to which energies are known to 2⁻³³
     inverse_temperature: float
 
 
@@ -421,7 +430,7 @@ def _glm_bounds(model, place, coordinate, reference):
     2u + δ = u + u′), and the rounding of the subtraction.
     """
     spreads = place.spreads
-    classes = 1 if predictors(model.loss) == 1 else predictors(model.loss) + 1
+    classes = _spread_classes(model)
     if coordinate >= 0:
         length = abs(place.delta[coordinate])
         size = model.unit[coordinate % model.unit.size] * length
@@ -447,6 +456,40 @@ def _glm_bounds(model, place, coordinate, reference):
     return Bounds(first, order1 * model.inverse_temperature, order2 * model.inverse_temperature)
 
 
+@charged_for.of(GLMTable)
+def _glm_charged_for(model, place, memory, coordinate):
+    """Energies are known to 2⁻³³ while they stay below 2¹⁷; H(θ − θ̂) while Ŝ ≤ 30 s(δ) and Ŝ·L2·M̂ ≤ L1·s(δ).
+
+    Ŝ = Σ β_j|δ_j|, and M̂ the largest Σ β_j|θ_j − θ̂_j| since H(θ − θ̂) was computed afresh, the move's end included. A
+    joint move rounds p + 1 times as often.
+    """
+    d = model.unit.size
+    far, moved = 0.0, 0.0
+    if coordinate >= 0:
+        size = moved = model.unit[coordinate % d] * abs(place.delta[coordinate])
+        roundings = 1.0
+    else:
+        for j in range(place.delta.size):
+            moved += model.unit[j % d] * abs(place.delta[j])
+        size = spread(model.support, _spread_classes(model), place.delta)
+        roundings = place.delta.size + 1.0
+    if coordinate >= 0 and model.simple:
+        far = place.spreads[1]
+    else:
+        for j in range(place.offset.size):
+            far += model.unit[j % d] * abs(place.offset[j])
+    memory.farthest[0] = max(memory.farthest[0], far)
+    energies_known = max(place.spreads[0], place.spreads[2]) <= model.known
+    curvature_known = moved * model.l2 * roundings * (memory.farthest[0] + moved) <= model.l1 * size
+    return energies_known, curvature_known and moved <= 30.0 * size
+
+
+@inlined
+def _spread_classes(model):
+    """``spread`` counts classes: 1 for a single predictor."""
+    return 1 if predictors(model.loss) == 1 else predictors(model.loss) + 1
+
+
 @inlined
 def _next_spread(model, classes, now, following, coordinate, current):
     """The spread after the move: O(1) for one coordinate on a box, where it is a plain sum."""
@@ -457,6 +500,6 @@ def _next_spread(model, classes, now, following, coordinate, current):
 
 @locate.of(GLMTable)
 def _glm_locate(model, place):
-    classes = 1 if predictors(model.loss) == 1 else predictors(model.loss) + 1
+    classes = _spread_classes(model)
     place.spreads[0] = spread(model.support, classes, place.theta)
     place.spreads[1] = spread(model.support, classes, place.offset)

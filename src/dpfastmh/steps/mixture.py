@@ -12,6 +12,7 @@ from dpfastmh.steps.likelihood import (
     Bounds,
     bounds,
     changes,
+    charged_for,
     energies,
     gather,
     gather_reference,
@@ -72,6 +73,12 @@ def _bounds(model, place, coordinate, reference):
     else:
         first = model.lipschitz * math.sqrt(d1 * d1 + d2 * d2)
     return Bounds(first * model.inverse_temperature, np.inf, np.inf)
+
+
+@charged_for.of(MixtureTable)
+def _charged_for(model, place, memory, coordinate):
+    """Records and parameters are bounded: energies stay far below 2¹⁷."""
+    return True, True
 
 
 @locate.of(MixtureTable)

@@ -14,6 +14,7 @@ from dpfastmh.steps.likelihood import (
     Bounds,
     bounds,
     changes,
+    charged_for,
     energies,
     gather,
     gather_reference,
@@ -53,6 +54,11 @@ def table_class(difference: Callable[..., float], bound: Callable[..., float]) -
         back = compiled_bound(place.proposal, place.theta)
         first = max(there, back) if there >= 0.0 and back >= 0.0 else np.inf
         return Bounds(first * model.inverse_temperature, np.inf, np.inf)
+
+    @charged_for.of(EnergyTable)
+    def _charged_for(model, place, memory, coordinate):
+        """Differences are what the user's function returns: there is nothing to round before they are held to ±b."""
+        return True, True
 
     @locate.of(EnergyTable)
     def _locate(model, place):
