@@ -28,7 +28,7 @@ from dpfastmh.schema import nearest
 
 __all__ = ["Batch", "Table", "TableError", "open_table"]
 
-BATCH = 65_536  # most rows of a batch
+BATCH = 16_384  # most rows of a batch
 BLOCK = 1 << 20  # bytes of CSV read at a time, the most that one row may take
 BUFFER = 1 << 18  # bytes of a Parquet column read at a time
 
