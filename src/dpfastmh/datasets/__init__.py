@@ -35,8 +35,8 @@ def adult() -> Dataset:
 
     Columns: age as (years − 38)/14, and its square; education as (years − 10)/2.6; hours a week as (h − 40)/12; male;
     married; capital gain and loss as log(1 + dollars)/8. The bounds are those of the questionnaire, to four decimals:
-    ages 17 to 90, 1 to 16 years of education, 1 to 99 hours, dollars up to its caps. ``adult.toml`` has the same in years,
-    hours and logarithms of dollars, so that its scaled features differ from these by those decimals only.
+    ages 17 to 90, 1 to 16 years of education, 1 to 99 hours, dollars up to its caps. ``adult.toml`` has the same in
+    years, hours and logarithms of dollars, so that its scaled features differ from these by those decimals only.
     """
     with files(__name__).joinpath("adult.npz").open("rb") as file, np.load(file) as table:
         x, y = table["X"][:, 1:], table["y"]
