@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from dpfastmh import LogisticRegression, PoissonRegression, StudentTRegression, datasets
 from dpfastmh.data import tables
-from dpfastmh.data.loading import Loaded, load
+from dpfastmh.data.loading import Loaded, _Growing, load
 from dpfastmh.data.tables import Table, TableError, open_table
 from dpfastmh.data.units import Units
 from dpfastmh.domain import Box, Constant, OneHot
@@ -372,11 +372,15 @@ TYPED_MISTAKES: dict[str, tuple[Any, str]] = {
     "empty text": (frame(sex=["F", ""]), "column 'sex', row 2: unknown category ''"),
     "lengths": (frame(age=[1.0]), "column 'sex' has 2 rows, column 'age' has 1"),
     "two dimensions": (frame(age=np.zeros((2, 2))), r"column 'age' has shape \(2, 2\)"),
-    "mixed": (frame(age=[1.0, "x"]), "column 'age': cannot be read"),
-    "complex": (frame(age=np.array([1j, 2])), "column 'age': cannot be read"),
+    "mixed": (frame(age=[1.0, "x"]), "column 'age': cells that are not all numbers"),
+    "complex": (frame(age=np.array([1j, 2])), "column 'age': cells that are not all numbers"),
+    "too long": (frame(person=[1, 2], age=[1, 2**70]), "column 'age': cells that are not all numbers"),
+    "surrogate": (frame(sex=["F", "\ud800"]), "column 'sex': cells that are not all numbers"),
     "one row": (pa.table(frame()).slice(0, 1), "1 row: at least two are needed"),
     "no rows": (pl.DataFrame(frame()).clear(), "0 rows: at least two"),
     "no table": (3, "a table is a path, .* not int"),
+    "pandas, mixed": (pd.DataFrame(frame(age=[1.0, "x"])), "the table has no Arrow form: .*age"),
+    "pandas, twice": (pd.DataFrame([[1.0, 2.0]], columns=["age", "age"]), "the table has no Arrow form: [Dd]uplicate"),
     "twice": (pa.table([[1.0], [2.0]], names=["age", "age"]), "2 columns are called 'age'"),
 }
 
@@ -440,6 +444,20 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         with pytest.raises(TableError, match="does not begin as a file of kind"):
             loaded(path)
         path.unlink()
+
+
+def test_a_row_is_counted_from_the_start_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    rows = "1,F,no,a\n" * 300_000
+    for bad, message in (("1,F\n", "row 300001 has 2 cells"), ("1,X,no,a\n", "row 300001: unknown category 'X'")):
+        path.write_text("age,sex,y,person\n" + rows + bad + rows)
+        with pytest.raises(TableError, match=message):
+            loaded(path)
+
+
+def test_a_table_that_claims_too_many_rows() -> None:
+    with pytest.raises(TableError, match="a table of 9000000000000000000 rows does not fit into memory"):
+        _Growing((8,), np.float32, 9 * 10**18)
 
 
 def test_the_parts_of_a_folder_are_told_apart(tmp_path: Path) -> None:

@@ -359,14 +359,21 @@ def _is_number(text: str) -> bool:
 # -- what Python hands over ------------------------------------------------------------------------------------------
 
 
+# what pyarrow raises for cells that it has no type for: too long an integer, say, or half of a surrogate pair
+NOT_ARROW = (ValueError, TypeError, OverflowError, NotImplementedError)
+
+
 def _stream(source: Any) -> Table:
     import pyarrow as pa
 
-    if hasattr(source, "__arrow_c_stream__"):
-        reader = pa.RecordBatchReader.from_stream(source)
-    else:
-        batch = pa.record_batch(source)
-        reader = pa.RecordBatchReader.from_batches(batch.schema, [batch])
+    try:
+        if hasattr(source, "__arrow_c_stream__"):
+            reader = pa.RecordBatchReader.from_stream(source)
+        else:
+            batch = pa.record_batch(source)
+            reader = pa.RecordBatchReader.from_batches(batch.schema, [batch])
+    except NOT_ARROW as error:
+        raise TableError(f"the table has no Arrow form: {' '.join(str(error).split())[:200]}") from None
 
     def read(columns: tuple[str, ...]) -> Iterator[Part]:
         for batch in reader:
@@ -395,8 +402,11 @@ def _mapping(source: Any) -> Table:
         piece = columns[name][start : start + BATCH]
         if isinstance(piece, np.ndarray) and not piece.dtype.isnative:
             piece = piece.astype(piece.dtype.newbyteorder("="))
-        with readable(f"column {name!r}"):
+        try:
             return pa.array(piece, from_pandas=True)
+        except NOT_ARROW as error:
+            reason = " ".join(str(error).split())[:200]
+            raise TableError(f"column {name!r}: cells that are not all numbers, or all text: {reason}") from None
 
     def read(wanted: tuple[str, ...]) -> Iterator[Part]:
         for start in range(0, rows, BATCH):
@@ -411,5 +421,5 @@ def _type_of(column: Any) -> Any:
 
     try:
         return pa.array(column[:1], from_pandas=True).type
-    except pa.ArrowException:
+    except NOT_ARROW:
         return None
