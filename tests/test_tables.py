@@ -393,6 +393,12 @@ def test_a_mistake_in_what_python_hands_over(name: str) -> None:
     one_line(caught.value)
 
 
+def test_text_of_a_typed_source_that_is_not_utf8() -> None:
+    damaged = pa.array([b"F", b"\xff"]).view(pa.string())
+    with pytest.raises(TableError, match="column 'sex', row 2: not UTF-8 text"):
+        loaded(pa.table(frame(sex=damaged)))
+
+
 def test_text_does_not_match_numbers() -> None:
     with pytest.raises(TableError, match="column 'a' is of type string, its categories are no text"):
         load(LogisticRegression(OneHot("a", [0, 1])), {"a": ["0", "1"], "y": [0, 1]}, target="y")
