@@ -226,6 +226,10 @@ FILES = {
     "not UTF-8": (b'model = "logistic"\n# \xff\n', "not UTF-8 text in line 2"),
     "deep": (b"a = " + b"[" * 100_000, "not TOML"),
     "endless number": (b"prior_scale = " + b"1" * 10_000, "not TOML"),
+    "endless hexadecimal": (
+        b'model="huber"\ntarget="y"\n[columns.y]\nbounds=[0, 0x' + b"f" * 9_000 + b"]",
+        "column 'y': bounds = an enormous number are not finite",
+    ),
     "empty": (b"", "key 'model' is missing"),
 }
 
