@@ -279,7 +279,7 @@ def _text(given: Mapping[str, Any], key: str, meaning: str) -> str:
     if value == "":
         raise SchemaError(f"fill in the {key}: it is {meaning}")
     if not isinstance(value, str):
-        raise SchemaError(f"key {key!r} is {value!r}: it must be a text, {meaning}")
+        raise SchemaError(f"key {key!r} is {_shown(value)}: it must be a text, {meaning}")
     return value
 
 
@@ -338,7 +338,10 @@ def _section_name(name: str) -> str:
 
 def _shown(value: object) -> str:
     """A value for a message: no longer than a line can bear."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write out integers of thousands of digits
+        return "an enormous number"
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -381,7 +384,7 @@ def _outcome(name: str, table: Any, model: str, cap: int | None) -> Column:
         column = Column(name, whole=True, missing=missing)
         if missing is not None and cap is not None and column.fill > cap:
             raise SchemaError(
-                f"column {name!r}: missing = {missing!r} is above the cap of {cap}: give a count up to it"
+                f"column {name!r}: missing = {_shown(missing)} is above the cap of {cap}: give a count up to it"
             )
         return column
     if useful not in table:

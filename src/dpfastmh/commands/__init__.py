@@ -6,6 +6,8 @@ inside ``run``: ``dpfastmh --help`` stays instant.
 """
 
 COMMANDS = {
+    "schema": "draft a schema from the names and types of a table's columns",
+    "check": "what a schema makes of a table, for the custodian's own eyes",
     "fit": "draw from the posterior of a private table",
     "plan": "forecast what a budget buys; reads no data",
     "predict": "predict new records from a posterior, with intervals",

@@ -64,12 +64,11 @@ def refusal(column: Column, batch: Batch, cells: Cells, row: int) -> str:
     at = f"{batch.where}: column {column.name!r}, row {batch.first + row + 1}"
     if cells.missing[row]:
         return f"{at}: missing: drop the row, or declare the column's public value, missing = VALUE"
-    value = batch.cells[column.name][row].as_py()
-    if isinstance(value, bytes):
-        try:
-            value = value.decode()
-        except UnicodeDecodeError:
-            return f"{at}: not UTF-8 text: save the file as UTF-8"
+    try:
+        value = batch.cells[column.name][row].as_py()
+        value = value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return f"{at}: not UTF-8 text: save the file as UTF-8"
     shown = repr(value)[:60]
     if column.categories is not None:
         known = ", ".join(map(repr, column.categories))

@@ -138,7 +138,10 @@ class _Growing:
 
     def __init__(self, shape: tuple[int, ...], dtype: npt.DTypeLike, expected: int | None) -> None:
         self.size = 0
-        self._held = np.empty((expected or 0, *shape), dtype)
+        try:
+            self._held = np.empty((expected or 0, *shape), dtype)
+        except (MemoryError, ValueError):
+            raise TableError(f"a table of {expected} rows does not fit into memory") from None
 
     def append(self, part: npt.NDArray[Any]) -> None:
         need = self.size + len(part)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +29,7 @@ from dpfastmh.schema import nearest
 
 __all__ = ["Batch", "Table", "TableError", "open_table"]
 
-BATCH = 65_536  # most rows of a batch
+BATCH = 16_384  # most rows of a batch
 BLOCK = 1 << 20  # bytes of CSV read at a time, the most that one row may take
 BUFFER = 1 << 18  # bytes of a Parquet column read at a time
 
@@ -143,6 +144,8 @@ SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".feathe
 
 def _file(path: str) -> Table:
     if path == "-":
+        if sys.stdin is None:
+            raise TableError("standard input is closed: give a file, or pipe a table in")
         return _csv_once(sys.stdin.buffer, "standard input")
     if "\0" in path:
         raise TableError(f"{path!r} is not the path of a file")
@@ -200,25 +203,26 @@ def _parquet(paths: Sequence[str], where: str) -> Table:
 
 
 def _arrow(path: str) -> Table:
-    """An Arrow (Feather) file, or a stream of record batches in a file; mapped, so that batches are read as needed."""
+    """An Arrow (Feather) file, or a stream of record batches in a file."""
     import pyarrow as pa
 
-    def opened(file: Any) -> tuple[Any, Iterator[Any]]:
-        if file.read(6) == b"ARROW1":
-            file.seek(0)
-            reader = pa.ipc.open_file(file)
-            return reader.schema, (reader.get_batch(k) for k in range(reader.num_record_batches))
+    def opened(file: Any, included: list[int] | None = None) -> tuple[Any, Iterator[Any]]:
+        options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
+        stream = file.read(6) != b"ARROW1"
         file.seek(0)
-        reader = pa.ipc.open_stream(file)
-        return reader.schema, iter(reader)
+        if stream:
+            reader = pa.ipc.open_stream(file, options=options)
+            return reader.schema, iter(reader)
+        reader = pa.ipc.open_file(file, options=options)
+        return reader.schema, (reader.get_batch(k) for k in range(reader.num_record_batches))
 
     def read(columns: tuple[str, ...]) -> Iterator[Part]:
-        with pa.memory_map(path) as file:
-            for batch in opened(file)[1]:
-                batch.validate()
+        with pa.OSFile(path) as file:
+            for batch in opened(file, sorted(schema.names.index(name) for name in columns))[1]:
+                batch.validate(full=True)
                 yield path, batch.select(list(columns))
 
-    with pa.memory_map(path) as file:
+    with pa.OSFile(path) as file:
         schema = opened(file)[0]
     return Table(path, tuple(schema.names), tuple(schema.types), None, read)
 
@@ -314,12 +318,6 @@ def _csv_batches(stream: _Stream, names: tuple[str, ...], columns: tuple[str, ..
     import pyarrow.csv
 
     wanted = [str(names.index(name)) for name in columns]
-    ragged = []
-
-    def remember(row: Any) -> str:
-        ragged.append(row)
-        return "error"
-
     first = stream.read(BLOCK)
     if not first.strip(b"\r\n"):  # pyarrow takes a file of no rows for a mistake; a block of empty lines is one
         return
@@ -330,19 +328,17 @@ def _csv_batches(stream: _Stream, names: tuple[str, ...], columns: tuple[str, ..
             read_options=pyarrow.csv.ReadOptions(
                 column_names=[str(j) for j in range(len(names))], block_size=BLOCK, use_threads=False
             ),
-            parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=remember),
+            parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
             convert_options=pyarrow.csv.ConvertOptions(
                 include_columns=wanted, column_types={name: pa.binary() for name in wanted}
             ),
         )
         yield from reader
     except pa.ArrowInvalid as error:
+        ragged = re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)", str(error))
         if ragged:
-            row = ragged[0]
-            at = f"row {row.number}" if row.number is not None else "a row"
-            raise TableError(
-                f"{where}: {at} has {row.actual_columns} cells, the header {row.expected_columns}: mend or drop it"
-            ) from None
+            at = f"row {ragged[1]}" if ragged[1] else "a row"
+            raise TableError(f"{where}: {at} has {ragged[3]} cells, the header {ragged[2]}: mend or drop it") from None
         if "straddling" in str(error):
             raise TableError(f"{where}: a quoted cell does not end, or a row is longer than {BLOCK} bytes") from None
         raise
@@ -363,14 +359,21 @@ def _is_number(text: str) -> bool:
 # -- what Python hands over ------------------------------------------------------------------------------------------
 
 
+# what pyarrow raises for cells that it has no type for: too long an integer, say, or half of a surrogate pair
+NOT_ARROW = (ValueError, TypeError, OverflowError, NotImplementedError)
+
+
 def _stream(source: Any) -> Table:
     import pyarrow as pa
 
-    if hasattr(source, "__arrow_c_stream__"):
-        reader = pa.RecordBatchReader.from_stream(source)
-    else:
-        batch = pa.record_batch(source)
-        reader = pa.RecordBatchReader.from_batches(batch.schema, [batch])
+    try:
+        if hasattr(source, "__arrow_c_stream__"):
+            reader = pa.RecordBatchReader.from_stream(source)
+        else:
+            batch = pa.record_batch(source)
+            reader = pa.RecordBatchReader.from_batches(batch.schema, [batch])
+    except NOT_ARROW as error:
+        raise TableError(f"the table has no Arrow form: {' '.join(str(error).split())[:200]}") from None
 
     def read(columns: tuple[str, ...]) -> Iterator[Part]:
         for batch in reader:
@@ -399,8 +402,11 @@ def _mapping(source: Any) -> Table:
         piece = columns[name][start : start + BATCH]
         if isinstance(piece, np.ndarray) and not piece.dtype.isnative:
             piece = piece.astype(piece.dtype.newbyteorder("="))
-        with readable(f"column {name!r}"):
+        try:
             return pa.array(piece, from_pandas=True)
+        except NOT_ARROW as error:
+            reason = " ".join(str(error).split())[:200]
+            raise TableError(f"column {name!r}: cells that are not all numbers, or all text: {reason}") from None
 
     def read(wanted: tuple[str, ...]) -> Iterator[Part]:
         for start in range(0, rows, BATCH):
@@ -415,5 +421,5 @@ def _type_of(column: Any) -> Any:
 
     try:
         return pa.array(column[:1], from_pandas=True).type
-    except pa.ArrowException:
+    except NOT_ARROW:
         return None

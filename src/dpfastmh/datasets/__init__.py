@@ -1,12 +1,14 @@
 """Data that ships with the package, each with what is publicly known about it.
 
-``adult.npz``: the Adult census table of the UCI Machine Learning Repository (B. Becker and R. Kohavi, 1996), licensed
-CC BY 4.0; 48,842 people, derived columns as listed in ``adult``.
+``adult.npz``, and the same people in readable units in ``adult.csv.gz`` with the schema ``adult.toml``: the Adult
+census table of the UCI Machine Learning Repository (B. Becker and R. Kohavi, 1996), licensed CC BY 4.0; 48,842 people,
+derived columns as listed in ``adult`` and in the schema.
 """
 
 from __future__ import annotations
 
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,12 +25,18 @@ class Dataset(NamedTuple):
     domain: Domain
 
 
+# as files, for the command line
+ADULT_TABLE = Path(__file__).with_name("adult.csv.gz")
+ADULT_SCHEMA = Path(__file__).with_name("adult.toml")
+
+
 def adult() -> Dataset:
     """Adult: does a person earn more than 50,000 dollars a year?
 
     Columns: age as (years − 38)/14, and its square; education as (years − 10)/2.6; hours a week as (h − 40)/12; male;
-    married; capital gain and loss as log(1 + dollars)/8 and /12. The bounds are those of the questionnaire: ages 17 to
-    90, 1 to 16 years of education, 1 to 99 hours, dollars up to its caps.
+    married; capital gain and loss as log(1 + dollars)/8. The bounds are those of the questionnaire, to four decimals:
+    ages 17 to 90, 1 to 16 years of education, 1 to 99 hours, dollars up to its caps. ``adult.toml`` has the same in
+    years, hours and logarithms of dollars, so that its scaled features differ from these by those decimals only.
     """
     with files(__name__).joinpath("adult.npz").open("rb") as file, np.load(file) as table:
         x, y = table["X"][:, 1:], table["y"]
