@@ -7,6 +7,9 @@ frames) or ``bounds`` (one pair for all columns, or one for each), and ``classes
 the labels found in ``y`` are public knowledge. ``random_state=None`` is private; a number makes every result
 reproducible and **not private**.
 
+``force`` goes on where δ is above 1/N or the budget buys less than one effective draw: ``posterior_`` then says how little
+the result is worth.
+
 ``coef_`` and ``intercept_`` are posterior means on the original scale; ``posterior_`` holds all draws, ``privacy_`` the
 privacy statement. Predictions average over the draws.
 """
@@ -62,7 +65,7 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         intercept_scale: float = 5.0,
         temperature: float = 1.0,
         chains: int = 2,
-        most_steps: int = 5_000_000,
+        max_time: float | None = None,
         force: bool = False,
         random_state: int | None = None,
     ) -> None:
@@ -74,7 +77,7 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         self.intercept_scale = intercept_scale
         self.temperature = temperature
         self.chains = chains
-        self.most_steps = most_steps
+        self.max_time = max_time
         self.force = force
         self.random_state = random_state
 
@@ -83,6 +86,7 @@ class _Private(BaseEstimator):  # type: ignore[misc]
 
     def _fit(self, x: Any, y: npt.NDArray[Any]) -> _Private:
         """Sample, and keep the draws with the numbers that scikit-learn's users look for."""
+        from dpfastmh.planning import Settings, replace_setting
         from dpfastmh.sampling import sample
 
         domain = self._declared(x)
@@ -95,7 +99,8 @@ class _Private(BaseEstimator):  # type: ignore[misc]
             y,
             budget=self._budget(),
             chains=self.chains,
-            most_steps=self.most_steps,
+            max_time=self.max_time,
+            settings=replace_setting(Settings(), least_draws=0.0) if self.force else None,
             seed=self._seed(),
             force=self.force,
         )
@@ -198,13 +203,13 @@ class _Classifier(ClassifierMixin, _Private):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
         """Posterior mean probabilities, one column for each of ``classes_``."""
-        check_is_fitted(self)
         found = self._predicted(X)
         return found if found.ndim == 2 else np.column_stack([1.0 - found, found])
 
     def predict(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
         """The class of the highest posterior mean probability."""
-        return np.asarray(self.classes_[np.argmax(self.predict_proba(X), axis=1)])
+        best = np.argmax(self.predict_proba(X), axis=1)
+        return np.asarray(self.classes_[best])
 
 
 class PrivateLogisticRegression(_Classifier):
@@ -222,7 +227,7 @@ class PrivateLogisticRegression(_Classifier):
         intercept_scale: float = 5.0,
         temperature: float = 1.0,
         chains: int = 2,
-        most_steps: int = 5_000_000,
+        max_time: float | None = None,
         force: bool = False,
         random_state: int | None = None,
     ) -> None:
@@ -235,7 +240,7 @@ class PrivateLogisticRegression(_Classifier):
             intercept_scale=intercept_scale,
             temperature=temperature,
             chains=chains,
-            most_steps=most_steps,
+            max_time=max_time,
             force=force,
             random_state=random_state,
         )
@@ -274,7 +279,7 @@ class PrivateSoftmaxRegression(_Classifier):
         intercept_scale: float = 5.0,
         temperature: float = 1.0,
         chains: int = 2,
-        most_steps: int = 5_000_000,
+        max_time: float | None = None,
         force: bool = False,
         random_state: int | None = None,
     ) -> None:
@@ -287,7 +292,7 @@ class PrivateSoftmaxRegression(_Classifier):
             intercept_scale=intercept_scale,
             temperature=temperature,
             chains=chains,
-            most_steps=most_steps,
+            max_time=max_time,
             force=force,
             random_state=random_state,
         )
@@ -342,7 +347,7 @@ class PrivateRobustRegression(_Regressor):
         intercept_scale: float = 5.0,
         temperature: float = 1.0,
         chains: int = 2,
-        most_steps: int = 5_000_000,
+        max_time: float | None = None,
         force: bool = False,
         random_state: int | None = None,
     ) -> None:
@@ -355,7 +360,7 @@ class PrivateRobustRegression(_Regressor):
             intercept_scale=intercept_scale,
             temperature=temperature,
             chains=chains,
-            most_steps=most_steps,
+            max_time=max_time,
             force=force,
             random_state=random_state,
         )
@@ -392,7 +397,7 @@ class PrivatePoissonRegression(_Regressor):
         intercept_scale: float = 5.0,
         temperature: float = 1.0,
         chains: int = 2,
-        most_steps: int = 5_000_000,
+        max_time: float | None = None,
         force: bool = False,
         random_state: int | None = None,
     ) -> None:
@@ -405,7 +410,7 @@ class PrivatePoissonRegression(_Regressor):
             intercept_scale=intercept_scale,
             temperature=temperature,
             chains=chains,
-            most_steps=most_steps,
+            max_time=max_time,
             force=force,
             random_state=random_state,
         )
