@@ -170,7 +170,7 @@ def _section(heading: str, *parts: str) -> str:
 
 def _prose(text: str) -> str:
     """Text as HTML: powers raised, equations kept on one line."""
-    held = re.sub(r"([εδT] = [^\s,;)]*[^\s,;:.)])", r'<span class="whole">\1</span>', escape(text))
+    held = re.sub(r"((?:e\^)?[εδT] = [^\s,;)]*[^\s,;:.)])", r'<span class="whole">\1</span>', escape(text))
     return held.replace("e^ε", "e<sup>ε</sup>")
 
 
