@@ -1,4 +1,4 @@
-"""What comes after the draws: summaries, both scales, saving and loading, predictions, warnings, files written whole."""
+"""What comes after the draws: summaries, both scales, saving, loading, predictions, warnings, files written whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import textwrap
 import numpy as np
 import pyarrow as pa
 import pytest
-from posteriors import BOX, models, privacy, replaced, synthetic
 
 from dpfastmh import Box, Flat, Laplace, LogisticRegression, Normal, OneHot
 from dpfastmh.cli import main
@@ -24,6 +23,7 @@ from dpfastmh.netcdf import LoadError, privacy_record
 from dpfastmh.outputs import OutputError, create_folder, replace_file
 from dpfastmh.posterior import PRIVACY_FIELDS, Posterior, PosteriorError
 from dpfastmh.report import OUTPUTS, write_outputs
+from posteriors import BOX, models, privacy, replaced, synthetic
 
 KINDS = sorted(models())
 
@@ -187,7 +187,7 @@ def test_the_tree_holds_released_variables_only():
     assert set(tree["posterior"].data_vars) == {"coefficients", "coefficients_original"}
     assert set(tree["sample_stats"].data_vars) == {"accepted", "tried", "spent_steps", "spent_epsilon"}
     words = json.dumps([tree.attrs, tree["posterior"].attrs, tree["sample_stats"].attrs]).lower()
-    for secret in ("created_at", "time\"", "rows_touched", "seconds"):
+    for secret in ("created_at", 'time"', "rows_touched", "seconds"):
         assert secret not in words
 
 
@@ -334,7 +334,9 @@ def test_an_output_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
 
     (tmp_path / "kept").write_bytes(b"old")
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OutputError, match=r"out cannot be written \(no space left on device\): nothing was left behind"):
+    with pytest.raises(
+        OutputError, match=r"out cannot be written \(no space left on device\): nothing was left behind"
+    ):
         create_folder(tmp_path / "out", {"a": b"1"})
     with pytest.raises(OutputError, match="nothing was changed"):
         replace_file(tmp_path / "kept", b"new")

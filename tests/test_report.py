@@ -9,13 +9,13 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from posteriors import models, privacy, replaced, synthetic
 
 from dpfastmh import Box, Budget, LogisticRegression
 from dpfastmh.netcdf import privacy_record
 from dpfastmh.posterior import Posterior, PosteriorError
 from dpfastmh.report import report, write_report
 from dpfastmh.sampling import sample
+from posteriors import models, privacy, replaced, synthetic
 
 LOADERS = {"script", "link", "img", "iframe", "object", "embed", "audio", "video", "source", "base", "form", "image"}
 INLINE = {"span", "sup", "strong", "code"}

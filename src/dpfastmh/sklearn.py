@@ -7,8 +7,8 @@ frames) or ``bounds`` (one pair for all columns, or one for each), and ``classes
 the labels found in ``y`` are public knowledge. ``random_state=None`` is private; a number makes every result
 reproducible and **not private**.
 
-``force`` goes on where δ is above 1/N or the budget buys less than one effective draw: ``posterior_`` then says how little
-the result is worth.
+``force`` goes on where δ is above 1/N or the budget buys less than one effective draw: ``posterior_`` then says how
+little the result is worth.
 
 ``coef_`` and ``intercept_`` are posterior means on the original scale; ``posterior_`` holds all draws, ``privacy_`` the
 privacy statement. Predictions average over the draws.
@@ -116,20 +116,24 @@ class _Private(BaseEstimator):  # type: ignore[misc]
             return self.domain
         if self.bounds is None:
             raise ValueError(
-                "bounds are missing: declare from public knowledge, not from the data, between which values every column "
-                "lies, as in bounds=(0, 10) or bounds=[(18, 95), (0, 10)], or give a domain"
+                "bounds are missing: declare from public knowledge, not from the data, between which values every "
+                "column lies, as in bounds=(0, 10) or bounds=[(18, 95), (0, 10)], or give a domain"
             )
         pairs = np.asarray(self.bounds, dtype=np.float64)
         if pairs.shape == (2,):
             pairs = np.tile(pairs, (self.n_features_in_, 1))
         if pairs.shape != (self.n_features_in_, 2):
-            raise ValueError(f"bounds of shape {pairs.shape}: X has {self.n_features_in_} features, give a pair for each")
+            raise ValueError(
+                f"bounds of shape {pairs.shape}: X has {self.n_features_in_} features, give a pair for each"
+            )
         names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])
         return Box({str(name): (low, high) for name, (low, high) in zip(names, pairs.tolist(), strict=True)})
 
     def _budget(self) -> Budget:
         if self.epsilon is None or self.delta is None:
-            raise ValueError("epsilon and delta are missing: state the total privacy budget, as in epsilon=1, delta=1e-6")
+            raise ValueError(
+                "epsilon and delta are missing: state the total privacy budget, as in epsilon=1, delta=1e-6"
+            )
         return Budget(self.epsilon, self.delta)
 
     def _seed(self) -> int | None:
@@ -149,9 +153,7 @@ class _Private(BaseEstimator):  # type: ignore[misc]
 
     def _targets(self, x: Any, y: Any, **options: Any) -> tuple[Any, npt.NDArray[Any]]:
         if y is None:
-            raise ValueError(
-                f"This {type(self).__name__} estimator requires y to be passed, but the target y is None."
-            )
+            raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None.")
         features = self._features(x, reset=True)
         values = column_or_1d(check_array(y, ensure_2d=False, ensure_min_samples=0, **options), warn=True)
         rows = len(next(iter(features.values()))) if isinstance(features, dict) else len(features)
@@ -175,7 +177,7 @@ class _Private(BaseEstimator):  # type: ignore[misc]
 
 
 class _Classifier(ClassifierMixin, _Private):  # type: ignore[misc]
-    def fit(self, X: Any, y: Any) -> _Classifier:  # noqa: N803
+    def fit(self, X: Any, y: Any) -> _Classifier:
         """Draw from the posterior within the budget."""
         features, labels = self._targets(X, y, dtype=None)
         check_classification_targets(labels)
@@ -201,12 +203,12 @@ class _Classifier(ClassifierMixin, _Private):  # type: ignore[misc]
             raise ValueError(f"one class only, {classes.tolist()}: a classifier needs at least two classes")
         return classes
 
-    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Posterior mean probabilities, one column for each of ``classes_``."""
         found = self._predicted(X)
         return found if found.ndim == 2 else np.column_stack([1.0 - found, found])
 
-    def predict(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
+    def predict(self, X: Any) -> npt.NDArray[Any]:
         """The class of the highest posterior mean probability."""
         best = np.argmax(self.predict_proba(X), axis=1)
         return np.asarray(self.classes_[best])
@@ -308,7 +310,7 @@ class PrivateSoftmaxRegression(_Classifier):
 
 
 class _Regressor(RegressorMixin, _Private):  # type: ignore[misc]
-    def fit(self, X: Any, y: Any) -> _Regressor:  # noqa: N803
+    def fit(self, X: Any, y: Any) -> _Regressor:
         """Draw from the posterior within the budget."""
         features, values = self._targets(X, y, dtype=np.float64)
         self._fit(features, self._outcome(values))
@@ -321,7 +323,7 @@ class _Regressor(RegressorMixin, _Private):  # type: ignore[misc]
         super()._keep_coefficients()
         self.coef_, self.intercept_ = self.coef_[0], float(self.intercept_[0])
 
-    def predict(self, X: Any) -> npt.NDArray[np.float64]:  # noqa: N803
+    def predict(self, X: Any) -> npt.NDArray[np.float64]:
         """The posterior mean of the outcome's mean."""
         return self._predicted(X)
 
@@ -383,7 +385,7 @@ class PrivateRobustRegression(_Regressor):
 
 
 class PrivatePoissonRegression(_Regressor):
-    """Counts with mean log(1 + e^η). Outcomes are rounded and held to 0 to ``cap``, which is public, record by record."""
+    """Counts with mean log(1 + e^η). Record by record, outcomes are rounded and held to 0 to the public ``cap``."""
 
     def __init__(
         self,

@@ -25,7 +25,9 @@ The columns are those of the schema; others are ignored. Numbers outside their p
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="OUT", type=Path, help="a folder that dpfastmh fit wrote")
-    parser.add_argument("table", metavar="NEW.csv", help="the records to predict (CSV, Parquet, Arrow; - is standard input)")
+    parser.add_argument(
+        "table", metavar="NEW.csv", help="the records to predict (CSV, Parquet, Arrow; - is standard input)"
+    )
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write there instead of to the screen")
     parser.add_argument("--interval", type=float, default=0.9, help="probability of the interval (default 0.9)")
     parser.add_argument("--outcome", action="store_true", help="intervals of the outcome instead of its mean")
@@ -69,7 +71,9 @@ def predictions(posterior: Posterior, source: str, interval: float, outcome: boo
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for batch in table.batches([column.name for column in columns] or table.names[:1]):
-        x: dict[str, Any] = {column.name: declared(column, batch, read(column, batch, table.text)) for column in columns}
+        x: dict[str, Any] = {
+            column.name: declared(column, batch, read(column, batch, table.text)) for column in columns
+        }
         found = posterior.predict(x or batch.cells, interval=interval, predictive=outcome).columns()
         if not out.tell():
             writer.writerow(found)

@@ -109,7 +109,8 @@ def declarations(
     if unit in names:
         raise TableError(f"column {unit!r} is the unit, and the model reads it too: it can be one of them")
     features = [
-        Column(name, categories=categories, missing=missing.get(name)) for name, categories in declared_columns(model.domain)
+        Column(name, categories=categories, missing=missing.get(name))
+        for name, categories in declared_columns(model.domain)
     ]
     classes = model.classes
     if isinstance(model.loss, losses.Logistic | losses.Softmax) and classes is None:
