@@ -23,8 +23,8 @@ from test_report import Page, check_self_contained
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars",
-    "--enable-logging=stderr", "--log-level=0",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+    "--hide-scrollbars", "--enable-logging=stderr", "--log-level=0",
 ]  # fmt: skip
 
 # Chromium's windows are never narrower than 500 pixels, so the page is shown in a frame of the width asked for; the

@@ -40,8 +40,8 @@ def expected_failures(estimator):
     """Each conformance test that cannot pass, with the reason."""
     if isinstance(estimator, PrivatePoissonRegression):
         return {
-            "check_regressors_train": "asks for R² > 0.5 from 200 records: one count of up to 8 may move the likelihood "
-            "8 times as far as a class does, which no permitted ε pays for; test_counts_are_learned uses enough records"
+            "check_regressors_train": "asks for R² > 0.5 from 200 records: one count of up to 8 may move the "
+            "likelihood 8 times as far as a class does, which no permitted ε pays for; test_counts_are_learned uses enough records"
         }
     return {}
 

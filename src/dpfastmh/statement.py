@@ -67,8 +67,8 @@ def promise(privacy: Privacy) -> list[str]:
     )
     sentences = [
         f"Someone who sees these results, whatever else they know, {strength} whether {record} was replaced by "
-        f"another: the odds of any conclusion change by at most a factor e^ε = {factor(epsilon)}, except with probability "
-        f"δ = {chance(delta)}.",
+        f"another: the odds of any conclusion change by at most a factor e^ε = {factor(epsilon)}, except with "
+        f"probability δ = {chance(delta)}.",
         f"Put as a bet: whoever held two versions of {record} to be equally likely ends up at most "
         f"{certainty(epsilon)} sure of either.",
     ]
