@@ -41,7 +41,8 @@ def expected_failures(estimator):
     if isinstance(estimator, PrivatePoissonRegression):
         return {
             "check_regressors_train": "asks for R² > 0.5 from 200 records: one count of up to 8 may move the "
-            "likelihood 8 times as far as a class does, which no permitted ε pays for; test_counts_are_learned uses enough records"
+            "likelihood 8 times as far as a class does, which no permitted ε pays for; test_counts_are_learned "
+            "uses enough records"
         }
     return {}
 
@@ -91,7 +92,7 @@ def test_counts_are_learned():
     assert isinstance(model.intercept_, float)
 
 
-@pytest.mark.parametrize("loss", ["student-t", "huber"])
+@pytest.mark.parametrize("loss", ["student-t", pytest.param("huber", marks=pytest.mark.slow)])
 def test_outliers_do_not_lead_astray(loss):
     rng = np.random.default_rng(3)
     y = 1.0 * X[:, 0] - 2.0 + rng.standard_normal(len(X))
