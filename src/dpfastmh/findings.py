@@ -47,7 +47,8 @@ def _ended_early(posterior: Posterior) -> PosteriorWarning | None:
     if kept >= FEW_DRAWS:
         return None
     return BudgetEndedEarly(
-        f"The budget ended after {kept} draws of each chain: the output shows little more than the start. {_upper(CURES)}."
+        f"The budget ended after {kept} draws of each chain: the output shows little more than the start. "
+        f"{_upper(CURES)}."
     )
 
 
@@ -66,8 +67,8 @@ def _disagree(posterior: Posterior) -> PosteriorWarning | None:
         return None
     names = _some([name for name, poor in zip(posterior.names, bad, strict=True) if poor])
     return ChainsDisagree(
-        f"The chains disagree about {names} (R-hat up to {np.nanmax(rhat):.3f}, {LARGE_RHAT} is tolerable): their spread "
-        f"is not yet that of the target. Read the means with the Monte Carlo error beside them; {CURES} draws."
+        f"The chains disagree about {names} (R-hat up to {np.nanmax(rhat):.3f}, {LARGE_RHAT} is tolerable): their "
+        f"spread is not yet that of the target. Read the means with the Monte Carlo error beside them; {CURES} draws."
     )
 
 
@@ -79,8 +80,8 @@ def _few_effective(posterior: Posterior) -> PosteriorWarning | None:
     worst = int(np.nanargmin(ess))
     names = _some([name for name, few in zip(posterior.names, poor, strict=True) if few])
     return FewEffectiveDraws(
-        f"Few effective draws of {names}: {ess[worst]:.0f} for {posterior.names[worst]}, so that its mean may be off by "
-        f"{1.0 / np.sqrt(ess[worst]):.2f} standard deviations and its interval is rough. {_upper(CURES)}."
+        f"Few effective draws of {names}: {ess[worst]:.0f} for {posterior.names[worst]}, so that its mean may be off "
+        f"by {1.0 / np.sqrt(ess[worst]):.2f} standard deviations and its interval is rough. {_upper(CURES)}."
     )
 
 

@@ -1,7 +1,7 @@
 """Writing results so that they are there whole or not at all.
 
 A run's budget is spent by the time its results are written, so nothing here may leave half a file behind or touch what
-was there before: everything is written next to its destination, flushed to the disk, and moved into place by one rename.
+was there before: everything is written next to its destination, flushed to the disk, and put in place by one rename.
 """
 
 from __future__ import annotations

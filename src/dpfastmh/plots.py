@@ -66,11 +66,18 @@ def style() -> AbstractContextManager[None]:
     )
 
 
-def canvas(width: float, height: float, palette: Palette, rows: int = 1, columns: int = 1) -> tuple[Figure, list[Axes]]:
-    """A transparent figure of this size in inches, with quiet axes."""
+def canvas(
+    width: float, height: float, palette: Palette, rows: int = 1, columns: int = 1, left: float | None = None
+) -> tuple[Figure, list[Axes]]:
+    """A transparent figure of this size in inches, with quiet axes.
+
+    With ``left``, the share of the width left of the axes, margins are fixed: measuring labels takes twice the time.
+    """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained", facecolor="none")
+    figure = Figure(figsize=(width, height), layout="constrained" if left is None else None, facecolor="none")
+    if left is not None:
+        figure.subplots_adjust(left=left, right=0.98, bottom=0.15, top=0.87)
     axes = list(figure.subplots(rows, columns, squeeze=False).ravel())
     for ax in axes:
         ax.set_facecolor("none")
@@ -157,7 +164,8 @@ def grid(
     chosen = _indices(posterior, names)
     columns = min(3, len(chosen))
     with style():
-        figure, axes = canvas(3.0 * columns, 0.4 + 1.6 * math.ceil(len(chosen) / columns), palette, -(-len(chosen) // columns), columns)  # fmt: skip
+        lines = math.ceil(len(chosen) / columns)
+        figure, axes = canvas(3.0 * columns, 0.4 + 1.6 * lines, palette, lines, columns)
         for ax, j in zip(axes, chosen, strict=False):
             draw(posterior, ax, j, palette)
         for ax in axes[len(chosen) :]:
@@ -167,11 +175,9 @@ def grid(
 
 
 def single(posterior: Posterior, draw: Callable[..., None], j: int, palette: Palette) -> Figure:
-    """One coefficient's small picture. Its margins are fixed: measuring the labels would double the time it takes."""
+    """One coefficient's small picture."""
     with style():
-        figure, (ax,) = canvas(3.3, 1.75, palette)
-        figure.set_layout_engine("none")
-        figure.subplots_adjust(left=0.02 if draw is density else 0.15, right=0.98, bottom=0.15, top=0.87)
+        figure, (ax,) = canvas(3.3, 1.75, palette, left=0.02 if draw is density else 0.15)
         draw(posterior, ax, j, palette)
         return figure
 

@@ -93,7 +93,7 @@ def expected(model: GLM, features: FloatArray, draws: FloatArray) -> FloatArray:
     if isinstance(loss, losses.Logistic):
         return _sigmoid(single)
     if isinstance(loss, losses.Poisson):
-        return np.logaddexp(0.0, single)
+        return np.asarray(np.logaddexp(0.0, single))
     return np.asarray(single)
 
 

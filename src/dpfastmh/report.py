@@ -1,4 +1,4 @@
-"""``report.html``: one page that says what was found, what it cost and what it is worth, and needs nothing else to be read.
+"""``report.html``: one page that says what was found, what it cost and what it is worth, and needs nothing else.
 
 The page is put together from released numbers only: it is a function of a `Posterior`, which holds no others. It loads
 nothing (a content security policy in it forbids even trying), runs no script, and follows the reader's light or dark
@@ -114,7 +114,8 @@ def _clear_signs(posterior: Posterior) -> str:
     shown = [j for j, name in enumerate(posterior.names) if name not in constants]
     low, high = np.quantile(posterior.draws, [0.05, 0.95], axis=(0, 1))
     clear = [j for j in shown if low[j] > 0.0 or high[j] < 0.0]
-    clear.sort(key=lambda j: -abs(float(posterior.means[j] / max(posterior.sds[j], 1e-300))))
+    strength = np.abs(posterior.means) / np.maximum(posterior.sds, 1e-300)
+    clear.sort(key=lambda j: -float(strength[j]))
     if not shown:
         return ""
     if not clear:
@@ -170,7 +171,7 @@ def _section(heading: str, *parts: str) -> str:
 
 def _prose(text: str) -> str:
     """Text as HTML: powers raised, equations kept on one line."""
-    held = re.sub(r"([εδT] = [^\s,;)]*[^\s,;:.)])", r'<span class="whole">\1</span>', escape(text))
+    held = re.sub(r"((?:e\^)?[εδT] = [^\s,;)]*[^\s,;:.)])", r'<span class="whole">\1</span>', escape(text))
     return held.replace("e^ε", "e<sup>ε</sup>")
 
 
@@ -282,8 +283,8 @@ def _privacy(posterior: Posterior) -> str:
         "have exactly the posterior as their limit.",
         "tempered": "Noise went into the start and into which moves are accepted, never onto the draws: the chains "
         "have exactly the tempered target as their limit.",
-        "clampable": "The energy could be clamped to its stated bound; whether it ever was is private. If it never was, "
-        "the target is exact.",
+        "clampable": "The energy could be clamped to its stated bound; whether it ever was is private. If it never "
+        "was, the target is exact.",
     }.get(spent.exact_target, f"The target: {spent.exact_target}.")
     words = _p(first, "promise") + "".join(_p(text) for text in rest) + _p(exact)
     covered = f"<h3>What it does not cover</h3>{_list(not_covered(spent))}"
@@ -328,12 +329,12 @@ def _precision(posterior: Posterior) -> str:
         f"of that coefficient is {widened:.2g}% larger than with a budget without limit."
     )
     advice = (
-        "The error is that of sampling: it shrinks as one over the square root of the effective draws. Halving it takes "
-        "roughly twice the ε, or four times the records. Ends of intervals are less certain than means."
+        "The error is that of sampling: it shrinks as one over the square root of the effective draws. Halving it "
+        "takes roughly twice the ε, or four times the records. Ends of intervals are less certain than means."
     )
     few = "" if ess[worst] >= FEW_EFFECTIVE else (
-        "With fewer than a hundred effective draws the standard deviations and intervals are rough themselves, and R-hat "
-        "can miss a disagreement between chains."
+        "With fewer than a hundred effective draws the standard deviations and intervals are rough themselves, and "
+        "R-hat can miss a disagreement between chains."
     )  # fmt: skip
     return _section("What the budget did to precision", _p(text), _p(advice), _p(few))
 
@@ -460,8 +461,8 @@ def _again(posterior: Posterior) -> str:
     privacy = posterior.privacy
     seeded = "" if privacy.private else " The seed is not stored."
     text = (
-        "The same call gives other draws of the same target: the noise is fresh each time and was never stored. Running "
-        f"it again on the same table costs the same budget again.{seeded}"
+        "The same call gives other draws of the same target: the noise is fresh each time and was never stored. "
+        f"Running it again on the same table costs the same budget again.{seeded}"
     )
     cite = [
         f"dpfastmh {privacy.library_version}: private, exact, fast Bayesian inference (software).",
@@ -558,7 +559,8 @@ def inline_svg(picture: Figure, name: str, title: str, words: str) -> str:
 
     out = io.StringIO()
     with plots.style():
-        FigureCanvasSVG(picture).print_svg(out, metadata={"Date": None, "Creator": None})
+        draw: Callable[..., object] = FigureCanvasSVG(picture).print_svg
+        draw(out, metadata={"Date": None, "Creator": None})
     svg = out.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.S)

@@ -66,11 +66,11 @@ def promise(privacy: Privacy) -> list[str]:
         else "is limited in telling"
     )
     sentences = [
-        f"Someone who sees these results, whatever else they know, {strength} whether {record} was replaced by another: "
-        f"the odds of any conclusion change by at most a factor e^ε = {factor(epsilon)}, except with probability "
-        f"δ = {chance(delta)}.",
-        f"Put as a bet: whoever held two versions of {record} to be equally likely ends up at most {certainty(epsilon)} "
-        "sure of either.",
+        f"Someone who sees these results, whatever else they know, {strength} whether {record} was replaced by "
+        f"another: the odds of any conclusion change by at most a factor e^ε = {factor(epsilon)}, except with "
+        f"probability δ = {chance(delta)}.",
+        f"Put as a bet: whoever held two versions of {record} to be equally likely ends up at most "
+        f"{certainty(epsilon)} sure of either.",
     ]
     if epsilon > 3.0:
         sentences.append(
@@ -89,15 +89,16 @@ def not_covered(privacy: Privacy) -> list[str]:
     several = privacy.max_rows_per_unit > 1
     return [
         f"The number of {'units' if several else 'records'} ({privacy.units:,}), the columns, their bounds and "
-        "categories, the model and the settings count as public. They must have been chosen without looking at the table."
-        + (" How many rows there are is private and appears nowhere." if several else ""),
+        "categories, the model and the settings count as public. They must have been chosen without looking at the "
+        "table." + (" How many rows there are is private and appears nowhere." if several else ""),
         "What the table shows about people in general is not hidden. It would be learned from anybody else's records "
         "just as well.",
         "Whoever runs the analysis sees more than is released: progress, error messages, how long it takes. Running "
         "times and memory use are outside the promise.",
-        "Costs add up. Other results from the same table, another run of this one included, spend more; that sum is for "
-        "the table's owner to keep.",
-        "Records of different units that depend on each other (a household, say) are protected one by one, not as a group.",
+        "Costs add up. Other results from the same table, another run of this one included, spend more; that sum is "
+        "for the table's owner to keep.",
+        "Records of different units that depend on each other (a household, say) are protected one by one, not as a "
+        "group.",
     ]
 
 

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpfastmh.domain import Domain
     from dpfastmh.posterior import Posterior
-    from dpfastmh.prediction import Prediction
 
 EXAMPLES = """examples:
   dpfastmh predict out new.csv                      to the screen
@@ -27,7 +25,9 @@ The columns are those of the schema; others are ignored. Numbers outside their p
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="OUT", type=Path, help="a folder that dpfastmh fit wrote")
-    parser.add_argument("table", metavar="NEW.csv", type=Path, help="the records to predict, with a line of names")
+    parser.add_argument(
+        "table", metavar="NEW.csv", help="the records to predict (CSV, Parquet, Arrow; - is standard input)"
+    )
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write there instead of to the screen")
     parser.add_argument("--interval", type=float, default=0.9, help="probability of the interval (default 0.9)")
     parser.add_argument("--outcome", action="store_true", help="intervals of the outcome instead of its mean")
@@ -38,10 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dpfastmh.outputs import replace_file
 
     posterior = saved(arguments.folder)
-    if posterior.model is None:
-        raise ValueError(f"{arguments.folder} holds no regression: predictions cannot be made from it")
-    table = read_columns(arguments.table, posterior.model.domain)
-    text = as_csv(posterior.predict(table, interval=arguments.interval, predictive=arguments.outcome))
+    text = predictions(posterior, arguments.table, arguments.interval, arguments.outcome)
     if arguments.output is None:
         sys.stdout.write(text)
     else:
@@ -60,47 +57,25 @@ def saved(folder: Path) -> Posterior:
     return Posterior.load(folder / "posterior.nc")
 
 
-def read_columns(path: Path, domain: Domain) -> dict[str, Any]:
-    """The declared columns of a CSV file, categories in the type they were declared in."""
-    import pyarrow as pa
-    from pyarrow import csv as arrow_csv
+def predictions(posterior: Posterior, source: str, interval: float, outcome: bool) -> str:
+    """A CSV of predictions, one line for each record in the order they came; the table is read in batches."""
+    from dpfastmh.data.cells import declared, read
+    from dpfastmh.data.loading import declared_columns
+    from dpfastmh.data.tables import open_table
+    from dpfastmh.schema import Column
 
-    options = arrow_csv.ConvertOptions(column_types=_types(domain), include_columns=list(domain.columns))
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist: give a CSV file with the columns {', '.join(domain.columns)}")
-    try:
-        table = arrow_csv.read_csv(path, convert_options=options)
-    except KeyError as error:
-        raise ValueError(f"{path}: {_first_line(error)}; the columns needed are {', '.join(domain.columns)}") from None
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise ValueError(f"{path}: {_first_line(error)}") from None
-    return {name: table.column(name).to_numpy() for name in domain.columns}
-
-
-def _types(domain: Domain) -> dict[str, Any]:
-    """Arrow's type for each column: numbers, except where every category is a truth value or text is among them."""
-    import pyarrow as pa
-
-    from dpfastmh.description import parts
-    from dpfastmh.domain import OneHot
-
-    types = dict.fromkeys(domain.columns, pa.float64())
-    for part in parts(domain):
-        if isinstance(part, OneHot):
-            kinds = {type(category) for category in part.categories}
-            types[part.column] = pa.string() if str in kinds else pa.bool_() if kinds == {bool} else pa.int64()
-    return types
-
-
-def _first_line(error: Exception) -> str:
-    return str(error.args[0] if error.args else error).strip().splitlines()[0].rstrip(".")
-
-
-def as_csv(prediction: Prediction) -> str:
-    """One line for each record, in the order they came."""
-    columns = prediction.columns()
+    if posterior.model is None:
+        raise ValueError("these draws belong to no regression: predictions cannot be made from them")
+    table = open_table(source)
+    columns = [Column(name, categories=categories) for name, categories in declared_columns(posterior.model.domain)]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([f"{value:.6g}" for value in row] for row in zip(*columns.values(), strict=True))
+    for batch in table.batches([column.name for column in columns] or table.names[:1]):
+        x: dict[str, Any] = {
+            column.name: declared(column, batch, read(column, batch, table.text)) for column in columns
+        }
+        found = posterior.predict(x or batch.cells, interval=interval, predictive=outcome).columns()
+        if not out.tell():
+            writer.writerow(found)
+        writer.writerows([f"{value:.6g}" for value in row] for row in zip(*found.values(), strict=True))
     return out.getvalue()

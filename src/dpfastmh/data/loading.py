@@ -109,7 +109,8 @@ def declarations(
     if unit in names:
         raise TableError(f"column {unit!r} is the unit, and the model reads it too: it can be one of them")
     features = [
-        Column(name, categories=categories, missing=missing.get(name)) for name, categories in _columns(model.domain)
+        Column(name, categories=categories, missing=missing.get(name))
+        for name, categories in declared_columns(model.domain)
     ]
     classes = model.classes
     if isinstance(model.loss, losses.Logistic | losses.Softmax) and classes is None:
@@ -123,7 +124,7 @@ def declarations(
     return features, outcome
 
 
-def _columns(domain: Domain) -> Iterator[tuple[str, tuple[str | int | bool, ...] | None]]:
+def declared_columns(domain: Domain) -> Iterator[tuple[str, tuple[str | int | bool, ...] | None]]:
     """The raw columns that a domain reads, with the categories of those that have them."""
     for part in domain.parts if isinstance(domain, Product) else (domain,):
         if isinstance(part, OneHot):
