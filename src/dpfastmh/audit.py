@@ -7,21 +7,22 @@ can, in three ways that share no code with the accounting that they examine.
    down (``dpfastmh.theory``); the rest contributes any real number R. Over a grid of R and of everything that a unit's
    rows may be, corners and inside, the largest log ratio of probabilities and the largest Rényi divergence are found
    and compared with ``privacy.accept_bit``.
-2. ``one_bit``, ``many_bits`` — bits of the *compiled* chain on two neighbouring tables that are as different as a
-   record can make them, and from their frequencies a lower bound on ε.
+2. ``one_bit``, ``many_bits``, ``release`` — bits of the *compiled* chain, and noisy sums, on two neighbouring tables
+   that are as different as a record can make them, and from their frequencies a lower bound on ε. ``extreme_records``
+   looks for records that move a sum by more than the noise was made for.
 3. ``whole_run`` — many complete private runs through ``privacy.boundary`` with a real filter, a noisy release first and
    a chain until the budget is spent; a statistic trained on some of the runs tries to tell the tables of the others.
 
 **A lower bound on ε from frequencies.** If the outputs are (ε, δ)-differentially private, every event S has
 P(S) ≤ e^ε Q(S) + δ, so ε ≥ log((P(S) − δ)/Q(S)). With S seen h times in n runs, Clopper and Pearson's limits hold for
 P(S) from below and Q(S) from above, each but for a chosen chance; the bound then holds but for the sum. S must be fixed
-before the runs that are counted: it is chosen on the first half of the runs, one event for each direction (P over Q,
-Q over P), and counted on the second. Four limits share the chance of error.
+before the runs that are counted: it is chosen on a first third of the runs, one event for each direction (P over Q,
+Q over P), and counted on the rest. Four limits share the chance of error.
 
 **The neighbouring tables.** Logistic regression on the box [−1, 1]², θ = (1000, t), and moves t → t + b: there the
-energies log(1 + e^{x·θ}) of the records x = (1, ±1), y = 0 are straight lines to the last bit, and so they change by ±b,
-which is the public bound itself. Beside the unit in question (x = (1, 1) or x = (1, −1), as many rows as it may hold)
-the table has one row of zeros, which adds nothing: all of ℓ is the unit's part and R, the change of the prior's
+energies log(1 + e^{x·θ}) of the records x = (1, ±1), y = 0 are straight lines to the last bit, and so they change by
+±b, which is the public bound itself. Beside the unit in question (x = (1, 1) or x = (1, −1), as many rows as it may
+hold) the table has one row of zeros, which adds nothing: all of ℓ is the unit's part and R, the change of the prior's
 logarithm. On a straight line each step of a chain is the same experiment as the last, so a run of n steps is n
 independent bits. (With control variates the remainder depends on where the chain is, and every bit starts afresh.)
 
@@ -55,9 +56,11 @@ __all__ = [
     "Published",
     "clopper_pearson",
     "exact_bit",
+    "extreme_records",
     "lower_bound",
     "many_bits",
     "one_bit",
+    "release",
     "run",
     "violations",
     "whole_run",
@@ -67,6 +70,7 @@ FloatArray = npt.NDArray[np.float64]
 Progress = Callable[[str], None]
 
 ERROR = 1e-5  # chance that a sampled lower bound lies above the truth, for each finding
+HELD_OUT = 1.0 / 3.0  # of the runs: choose the event and are not counted
 FAR = 1000.0  # where the energies of the audit's records are straight lines
 CUBIC = 1.0 / (6.0 * math.sqrt(3.0))  # the largest third derivative of log(1 + e^η)
 ORDERS = (2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 40.0)
@@ -79,7 +83,7 @@ class Finding:
 
     method: str
     what: str
-    measure: str  # "epsilon" or, for example, "Rényi divergence of order 8"
+    measure: str  # "epsilon", "sensitivity" or, for example, "Rényi divergence of order 8"
     claim: float | None  # None: the method claims nothing
     lower: float  # inf: no finite number would do
     delta: float = 0.0
@@ -289,13 +293,13 @@ def _bound(hits_p: npt.ArrayLike, runs_p: int, hits_q: npt.ArrayLike, runs_q: in
 def lower_bound(first: npt.ArrayLike, second: npt.ArrayLike, *, delta: float = 0.0, error: float = ERROR) -> float:
     """A lower bound on ε from one score for each run on two tables; above the truth with a chance below ``error``.
 
-    The events are "the score is at least (at most) t". In either direction the one that promises most on the first half
-    of the runs is counted on the second half.
+    The events are "the score is at least (at most) t". In either direction the one that promises most on the first
+    ``HELD_OUT`` of the runs is counted on the rest.
     """
     p, q = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
-    half_p, half_q = p.size // 2, q.size // 2
     best = 0.0
-    for one, other, cut, other_cut in ((p, q, half_p, half_q), (q, p, half_q, half_p)):
+    for one, other in ((p, q), (q, p)):
+        cut, other_cut = _held_out(one.size), _held_out(other.size)
         threshold, sign = _best_event(one[:cut], other[:other_cut], delta, error / 2.0)
         hits = [int(np.count_nonzero(sign * scores >= sign * threshold)) for scores in (one[cut:], other[other_cut:])]
         found = _bound(hits[0], one.size - cut, hits[1], other.size - other_cut, delta, error / 2.0)
@@ -303,11 +307,15 @@ def lower_bound(first: npt.ArrayLike, second: npt.ArrayLike, *, delta: float = 0
     return best
 
 
+def _held_out(runs: int) -> int:
+    return max(1, int(HELD_OUT * runs))
+
+
 def _best_event(p: FloatArray, q: FloatArray, delta: float, error: float) -> tuple[float, float]:
     """(t, sign) of the event sign·score ≥ sign·t with the best bound on these runs."""
     pooled = np.unique(np.concatenate([p, q]))
-    if pooled.size > 400:
-        pooled = np.unique(np.quantile(pooled, np.linspace(0.0, 1.0, 400), method="nearest"))
+    if pooled.size > 200:
+        pooled = np.unique(np.quantile(pooled, np.linspace(0.0, 1.0, 200), method="nearest"))
     p, q = np.sort(p), np.sort(q)
     best, event = -math.inf, (float(pooled[0]), 1.0)
     for sign in (1.0, -1.0):
@@ -334,15 +342,15 @@ def _constant_moves() -> np.random.Generator:
 
     if not _KEPT:
 
-        @cfunc(types.uint64(types.voidptr))
+        @cfunc(types.uint64(types.voidptr))  # type: ignore[untyped-decorator]
         def word(address: Any) -> Any:
             return np.uint64(_WORD)
 
-        @cfunc(types.uint32(types.voidptr))
+        @cfunc(types.uint32(types.voidptr))  # type: ignore[untyped-decorator]
         def half_word(address: Any) -> Any:
             return np.uint32(0)
 
-        @cfunc(types.double(types.voidptr))
+        @cfunc(types.double(types.voidptr))  # type: ignore[untyped-decorator]
         def fraction(address: Any) -> Any:
             return 0.5
 
@@ -429,9 +437,7 @@ def one_bit(
     for rest in (-2.5, 0.0, 2.5):
         pair = [_bits(table, actual, count) for table in _tables(actual, rest, seed)]
         found = max(found, lower_bound(*pair, error=ERROR / 3.0))
-    return Finding(
-        method, f"{what}: one bit, {count:,} runs", "epsilon", claimed.claimed_pure(), found, 0.0, ERROR
-    )
+    return Finding(method, f"{what}: one bit, {count:,} runs", "epsilon", claimed.claimed_pure(), found, 0.0, ERROR)
 
 
 def many_bits(
@@ -469,7 +475,7 @@ def whole_run(
     what: str,
     bit: Bit,
     *,
-    budget: Budget = Budget(2.0, 0.01),  # noqa: B008 - frozen
+    budget: Budget = Budget(2.0, 0.05),  # noqa: B008 - frozen
     release_share: float = 0.3,
     charged: float = 1.0,
     runs: int = 1000,
@@ -478,7 +484,7 @@ def whole_run(
     """ε at δ of complete private runs: a noisy gradient for ``release_share`` of the budget, then a chain to the end.
 
     What a run gives out — the released gradient, how many steps were accepted — is scored by Fisher's linear
-    discriminant, trained on the first half of the runs. ``charged`` < 1 plants a bug: only that share of each bit's
+    discriminant, trained on the runs held out. ``charged`` < 1 plants a bug: only that share of each bit's
     cost is entered. Noise of releases is always the real one, whatever the ``seed``.
     """
     from dpfastmh.privacy.boundary import PrivateChain, make_meter
@@ -520,8 +526,8 @@ def _discounted(meter: Any, charged: float) -> Any:
 
 
 def _scores(first: FloatArray, second: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Fisher's discriminant w = S⁻¹(m₁ − m₂) from the first halves, applied to all runs."""
-    one, other = first[: len(first) // 2], second[: len(second) // 2]
+    """Fisher's discriminant w = S⁻¹(m₁ − m₂) from the runs held out, applied to all."""
+    one, other = first[: _held_out(len(first))], second[: _held_out(len(second))]
     scale = np.concatenate([one, other]).std(axis=0)
     kept = scale > 0.0
     one, other = one[:, kept] / scale[kept], other[:, kept] / scale[kept]
@@ -530,14 +536,119 @@ def _scores(first: FloatArray, second: FloatArray) -> tuple[FloatArray, FloatArr
     return first[:, kept] @ weights, second[:, kept] @ weights
 
 
+# -- noisy releases --------------------------------------------------------------------------------------------------
+def release(
+    kind: str,
+    *,
+    budget: Budget = Budget(2.0, 0.05),  # noqa: B008 - frozen
+    runs: int = 1000,
+    seed: int | None = None,
+) -> Finding:
+    """ε at δ of one noisy sum, "gradient" or "hessian", that takes the whole budget.
+
+    The records live in the unit disc, and θ = 0, where slopes are ±½ and curvatures ¼: replacing e₁ by −e₁ moves the
+    gradient by its whole sensitivity, 1, and replacing e₁ by e₂ moves the Hessian by its own, √2/4. ``seed`` replaces
+    OpenDP's noise by rounded normal numbers.
+    """
+    from dpfastmh import Ball, Flat, LogisticRegression
+    from dpfastmh.privacy.boundary import PrivateRecords
+    from dpfastmh.privacy.filter import RenyiFilter
+
+    model = LogisticRegression(Ball(1.0, ["a", "b"]), Flat(), intercept=False)
+    alpha = best_alpha(budget.minus_float_reserve(1))
+    outputs = []
+    for number, record in enumerate(((1.0, 0.0), (-1.0, 0.0) if kind == "gradient" else (0.0, 1.0))):
+        rows = model.load(np.array([record, (0.0, 0.0)]), np.zeros(2))
+        found = []
+        for turn in range(runs):
+            own = None if seed is None else 2 * (seed * runs + turn) + number
+            records = PrivateRecords(model, rows, units=2, threads=1, seed=own)
+            account = RenyiFilter(budget, steps_cap=1, alpha=alpha)
+            rho = account.left / alpha * (1.0 - 1e-9)
+            noisy = records.noisy_gradient if kind == "gradient" else records.noisy_hessian
+            found.append(noisy(np.zeros(2), rho, account)[0].ravel())
+        outputs.append(np.array(found))
+    found_bound = lower_bound(*_scores(*outputs), delta=budget.delta)
+    label = f"noisy {kind}: one release, {runs:,} runs"
+    return Finding("dp-fast-mh", label, "epsilon", budget.epsilon, found_bound, budget.delta, ERROR)
+
+
+def extreme_records() -> list[Finding]:
+    """How far one record moves G and H, against the sensitivity that set their noise, for every kind of regression.
+
+    Records: corners of the box and its centre, targets from ordinary to the largest that a float holds, in float64 and
+    float32. The sensitivity is read off the released noise: Δ = sd·√(2ρ).
+    """
+    from dpfastmh.models import REGRESSIONS
+
+    worst: dict[str, Finding] = {}
+    for name, named in REGRESSIONS.items():
+        for kind in ("gradient", "hessian"):
+            claim, moved = _farthest(name, named.build, kind)
+            found = Finding("dp-fast-mh", f"noisy {kind}: extreme records ({name}), exact", "sensitivity", claim, moved)
+            if kind not in worst or (found.tightness or 0.0) > (worst[kind].tightness or 0.0):
+                worst[kind] = found
+    return list(worst.values())
+
+
+_TARGETS: dict[str, tuple[float, ...]] = {
+    "logistic": (0.0, 1.0),
+    "softmax": (0.0, 1.0, 2.0),
+    "poisson": (0.0, 1.0, 9.0),
+}
+_OUTCOMES = (0.0, 1.0, -1.0, 3.0, 1e6, -1e6, 1e20, 1e39, -1e39, 1e78, 1e160, -1e160, 1.7e308)
+
+
+def _farthest(name: str, build: Callable[..., Any], kind: str) -> tuple[float, float]:
+    """(Δ, the largest distance between the sums of two tables that differ in one record), where they come closest."""
+    from dpfastmh import Box
+    from dpfastmh.privacy.boundary import PrivateRecords
+    from dpfastmh.privacy.filter import RenyiFilter
+
+    needed: dict[str, dict[str, Any]] = {"softmax": {"classes": 3}, "poisson": {"cap": 9.0}}
+    model = build(Box.unit(2), intercept=False, **needed.get(name, {}))
+    p = len(model.parameters)
+    rho, worst = 0.5, (1.0, 0.0)
+    for point in (np.zeros(p), np.linspace(1.0, -2.0, p)):
+        records = PrivateRecords(model, _pair(model, (1.0, 1.0), 0.0, np.float64), units=2, threads=1)
+        account = RenyiFilter(Budget(20.0, 0.1), steps_cap=1, alpha=2.0)
+        noisy = records.noisy_gradient if kind == "gradient" else records.noisy_hessian
+        claim = noisy(point, rho, account)[1] * math.sqrt(2.0 * rho)
+        sums = np.array(
+            [
+                _sums(model, _pair(model, x, y, dtype), point, kind)
+                for dtype in (np.float64, np.float32)
+                for x in ((1.0, 1.0), (1.0, -1.0), (-1.0, -1.0), (-1.0, 1.0), (0.0, 0.0))
+                for y in _TARGETS.get(name, _OUTCOMES)
+            ]
+        )
+        moved = max(float(np.sqrt(np.square(sums - one).sum(axis=1)).max()) for one in sums)
+        worst = max(worst, (claim, moved), key=lambda pair: pair[1] / pair[0])
+    return worst
+
+
+def _pair(model: Any, x: tuple[float, float], y: float, dtype: Any) -> Any:
+    """A table of this record and one of zeros."""
+    with np.errstate(over="ignore"):
+        return model.load(np.array([x, (0.0, 0.0)], dtype=dtype), np.array([y, 0.0]))
+
+
+def _sums(model: Any, rows: Any, point: FloatArray, kind: str) -> FloatArray:
+    from dpfastmh.steps.reference import integer_sums
+
+    gradient, hessian, gradient_grid, hessian_grid = integer_sums(model, rows, point, threads=1, public_rows=2)
+    return np.asarray(gradient * gradient_grid if kind == "gradient" else hessian.ravel() * hessian_grid)
+
+
 # -- the algorithm as published --------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Published:
     """The accept rule of the paper's Algorithm 2 (Zhang & Zhang 2023), noise corrected only where there is noise.
 
-    Accept with probability min(1, e^{ℓ + ξ − σ²Δ²/2}), ξ ~ N(0, σ²Δ²), σ = √(2 log(1.25/δ))/ε, where Δ is the sensitivity
-    of ℓ: Δ₂ = 2cM on the full batch, Δ₁ = 2 log(1 + CM/λ) on a minibatch. Where Δ ≤ ε no noise is added at all,
-    because "the accept step protects privacy for free". That argument bounds the probability of acceptance only.
+    Accept with probability min(1, e^{ℓ + ξ − σ²Δ²/2}), ξ ~ N(0, σ²Δ²), σ = √(2 log(1.25/δ))/ε, where Δ is the
+    sensitivity of ℓ: Δ₂ = 2cM on the full batch, Δ₁ = 2 log(1 + CM/λ) on a minibatch. Where Δ ≤ ε no noise is added at
+    all, because accepting or not is held to protect privacy for free. That argument bounds the probability of
+    acceptance only.
     """
 
     epsilon: float = 0.05
@@ -634,7 +745,7 @@ class Effort:
 
 EFFORTS = {
     "quick": Effort(60_000, 300, (0.1, 1.0)),
-    "default": Effort(400_000, 1_500, (0.01, 0.1, 1.0)),
+    "default": Effort(300_000, 1_200, (0.01, 0.1, 1.0)),
     "thorough": Effort(4_000_000, 40_000, (0.001, 0.01, 0.03, 0.1, 0.3, 1.0)),
 }
 STEP, SHORT_STEP = 0.5, 0.1  # of single bits; of many bits and of whole runs
@@ -702,6 +813,11 @@ def _audit_method(name: str, much: Effort, seed: int | None, tell: Progress) -> 
         if bit.batch != "control-variate":
             findings.append(many_bits(name, what, bit.at(SHORT_STEP), bits=2 * much.bits, seed=seed))
     what, bit = next(iter(CASES[name].items()))
+    tell(f"{name}, {what}: whole runs")
+    if name == "dp-fast-mh":
+        tell("dp-fast-mh: noisy sums")
+        findings += extreme_records()
+        findings += [release(kind, runs=much.runs) for kind in ("gradient", "hessian")]
     tell(f"{name}, {what}: whole runs")
     findings.append(whole_run(name, what, bit.at(SHORT_STEP), runs=much.runs, seed=seed))
     return findings

@@ -1,9 +1,9 @@
 """Try to catch every method giving away more than it charges for.
 
-Each line of the table is a claim and the strongest evidence found against it: exact sums over everything that one accept
-bit can do, and lower bounds on epsilon from the frequencies of the compiled chain and of whole private runs on two
-neighbouring tables. "holds" means that the evidence stays below the claim, not that the claim is proved. No records are
-read: the audit makes its own, as different as two neighbouring tables can be.
+Each line of the table is a claim and the strongest evidence found against it: exact sums over everything that one
+accept bit can do, and lower bounds on epsilon from the frequencies of the compiled chain and of whole private runs on
+two neighbouring tables. "holds" means that the evidence stays below the claim, not that the claim is proved. No
+records are read: the audit makes its own, as different as two neighbouring tables can be.
 
 The paper's algorithm as published is audited too. Its claim fails, which is a finding and not an error. The command
 fails (exit code 1) only if a claim of this library's own is violated.
@@ -106,6 +106,8 @@ def table(findings: list[Finding]) -> str:
 def _claim(finding: Finding) -> str:
     if finding.claim is None:
         return "none"
+    if finding.measure == "sensitivity":
+        return f"Δ = {_number(finding.claim)}"
     if finding.measure != "epsilon":
         return f"D{finding.measure.split()[-1]} = {_number(finding.claim)}"
     delta = f", δ = {finding.delta:g}" if finding.delta else ""
