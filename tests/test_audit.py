@@ -320,7 +320,7 @@ def test_a_whole_run_holds_and_an_undercharged_one_does_not():
 @pytest.mark.parametrize("name", audit.CASES)
 def test_whole_runs_of_every_method(name):
     for what, bit in audit.CASES[name].items():
-        found = audit.whole_run(name, what, bit.at(0.1), runs=6000, seed=SEED)
+        found = audit.whole_run(name, what, bit.at(0.1), runs=3000, seed=SEED)
         assert found.verdict == "holds"
         assert bit.laziness < 1 or found.lower > 0.3
 
@@ -329,7 +329,7 @@ def test_whole_runs_of_every_method(name):
 @pytest.mark.parametrize("charged", [1 / 9, 1 / 16])
 def test_control_whole_runs_that_charge_too_little(charged):
     for bit in (SMALL, Bit(0.1, "minibatch"), replace(SMALL, laziness=0.25)):
-        assert audit.whole_run("planted", "", bit, charged=charged, runs=4000, seed=SEED).verdict == "violated"
+        assert audit.whole_run("planted", "", bit, charged=charged, runs=2500, seed=SEED).verdict == "violated"
 
 
 @pytest.mark.slow
