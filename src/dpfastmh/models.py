@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from dpfastmh.steps.likelihood import Rows
 
 FloatArray = npt.NDArray[np.float64]
-# Numbers to regress on are held to ±1e30: no float32 overflows, and neither do their squares' squares in a loss, where
-# inf/inf would give one record's slope no bound at all.
-LARGEST_TARGET = 1e30
 PriorLike = Prior | Sequence[Prior] | Mapping[str, Prior]
 
 
@@ -203,7 +200,6 @@ class GLM(Model):
                     f"y is not a count in row {int(np.argmax(bad)) + 1}: counts are whole and not negative"
                 )
             return np.minimum(values, self.loss.cap)
-        values = np.clip(values, -LARGEST_TARGET, LARGEST_TARGET)
         if self.target_bounds is not None:
             values = np.clip(values, *self.target_bounds)
         return np.clip(values, -FARTHEST_TARGET, FARTHEST_TARGET)
