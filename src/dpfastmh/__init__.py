@@ -46,7 +46,10 @@ _HOME = {
     "sample": "sampling",
 }
 
+_MODULES = ("audit",)
+
 if TYPE_CHECKING:
+    from dpfastmh import audit as audit
     from dpfastmh.budget import Budget as Budget
     from dpfastmh.domain import Ball as Ball
     from dpfastmh.domain import Box as Box
@@ -81,10 +84,12 @@ if TYPE_CHECKING:
     from dpfastmh.sampling import sample as sample
     from dpfastmh.schema import Schema as Schema
 
-__all__ = [*_HOME]
+__all__ = [*_HOME, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
@@ -93,4 +98,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+    return sorted([*globals(), *_HOME, *_MODULES])

@@ -12,5 +12,6 @@ COMMANDS = {
     "plan": "forecast what a budget buys; reads no data",
     "predict": "predict new records from a posterior, with intervals",
     "report": "write the report of a posterior again",
+    "audit": "try to catch every method giving away more than it charges for",
     "demo": "sample a posterior of the shipped Adult census data",
 }
