@@ -4,7 +4,7 @@ Each repetition draws θ* from the prior, a table from the model at θ*, and a c
 stationarity θ* and the chain's draws are exchangeable up to their order in time, so the rank of a quantity of θ* among
 thinned draws is uniform on 0, ..., DRAWS but for what autocorrelation is left; starting at θ*, the chain is stationary
 from its first step whatever its speed. Ranks of both coefficients and of the log-likelihood are compared with the
-uniform law by a χ² test in bins; a sampler fails below p = 1e-6. The controls are samplers of slightly other posteriors.
+uniform law by a χ² test in bins; a sampler fails below p = 1e-6. The controls are samplers of other posteriors.
 """
 
 from __future__ import annotations

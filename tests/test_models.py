@@ -11,6 +11,7 @@ import pytest
 from scipy.stats import binom, poisson
 
 from dpfastmh import losses
+from dpfastmh.data.memory import CHUNK
 from dpfastmh.domain import Ball, Box, Constant, OneHot
 from dpfastmh.methods import Coordinates, Directions, DPFastMH, DPFastMHFull, MetropolisHastings, RandomWalk, TunaMH
 from dpfastmh.models import (
@@ -325,6 +326,22 @@ def test_classes_are_numbered_as_declared_whatever_the_data_hold() -> None:
     assert LogisticRegression(BOX, classes=["yes", "no"]).load(X, ["yes"] * 6).y.tolist() == [0] * 6
     assert LOGISTIC.load(X, Y == 1).y.tolist() == Y.tolist()
     assert CLASSES.parameters == ("intercept[b]", "x0[b]", "x1[b]", "intercept[c]", "x0[c]", "x1[c]")
+
+
+def test_a_cap_that_float32_rounds_up_is_not_passed() -> None:
+    counts = PoissonRegression(BOX, cap=16_777_219)
+    assert counts.load(X.astype(np.float32), [1e9] * 6).y.max() <= 16_777_219
+
+
+def test_long_targets_are_read_in_parts_and_bad_ones_named_by_their_row() -> None:
+    count = 2 * CHUNK + 5
+    x, y = np.zeros((count, 2), np.float32), RNG.integers(0, 2, count)
+    assert (LOGISTIC.load(x, y).y == y).all()
+    y[CHUNK + 6] = 3
+    assert f"row {CHUNK + 7}" in refusal(lambda: LOGISTIC.load(x, y))
+    numbers = np.zeros(count)
+    numbers[CHUNK] = np.nan
+    assert f"row {CHUNK + 1}" in refusal(lambda: NUMBERS.load(x, numbers))
 
 
 def test_mappings_and_matrices_give_the_same_rows() -> None:

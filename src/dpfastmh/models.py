@@ -159,10 +159,14 @@ class GLM(Model):
         if np.ma.is_masked(y):
             raise ModelError("y has masked cells: fill in a public value or drop their rows")
         features = memory.features(self.domain, x, overwrite=overwrite)
-        target = self.targets(np.asarray(y).reshape(-1) if np.ndim(y) != 2 else np.asarray(y))
-        if target.shape != (features.shape[0],):
-            raise ModelError(f"y has shape {np.shape(y)}: {features.shape[0]} rows of x need as many single values")
-        return memory.rows(features, self._stored(target, features.dtype))
+        given = np.asarray(y)
+        if given.shape != features.shape[:1]:
+            raise ModelError(f"y has shape {given.shape}: {features.shape[0]} rows of x need as many single values")
+        target = np.empty(given.shape, features.dtype)
+        for first in range(0, given.size, memory.CHUNK):  # a column of doubles at once would double what is held
+            part = slice(first, first + memory.CHUNK)
+            target[part] = self.stored(self.targets(given[part], first), features.dtype, first)
+        return memory.rows(features, target)
 
     def check(self, rows: Rows) -> None:
         d = len(self.domain.features)
@@ -172,32 +176,35 @@ class GLM(Model):
         if count and not (rows.y.min() >= 0 and rows.y.max() < count):
             raise ModelError(f"rows were loaded for another model: this one has {count} classes")
 
-    def _stored(self, target: FloatArray, kind: np.dtype[Any]) -> npt.NDArray[Any]:
-        """The target in the features' precision."""
-        limit = min(LARGEST, float(np.finfo(kind).max))
+    def stored(self, target: FloatArray, kind: np.dtype[Any], first: int = 0) -> npt.NDArray[Any]:
+        """Targets in the features' precision. Float32 may round a cap up: then they are held to the number below it."""
+        limit = float(np.finfo(kind).max)
         if (np.abs(target) > limit).any():
-            row = int(np.argmax(np.abs(target) > limit)) + 1
+            row = first + int(np.argmax(np.abs(target) > limit)) + 1
             raise ModelError(f"y in row {row} is beyond ±{limit:.3g}, the range of {kind}: rescale the target")
         stored = target.astype(kind)
         if isinstance(self.loss, losses.Poisson) and float(kind.type(self.loss.cap)) > self.loss.cap:
-            stored = np.minimum(stored, np.nextafter(kind.type(self.loss.cap), kind.type(0)))  # float32 rounds caps up
+            stored = np.minimum(stored, np.nextafter(kind.type(self.loss.cap), kind.type(0)))
         return stored
 
-    def targets(self, y: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Targets as the loss takes them: class numbers, counts up to the cap, or numbers within the public bounds."""
+    def targets(self, y: npt.NDArray[Any], first: int = 0) -> FloatArray:
+        """Targets as the loss takes them: class numbers, counts up to the cap, or numbers within the public bounds.
+
+        ``first`` is the number of the first row, for messages.
+        """
         if count := _class_count(self.loss):
-            return _class_numbers(y, self.classes if self.classes is not None else list(range(count)))
+            return _class_numbers(y, self.classes if self.classes is not None else list(range(count)), first)
         values = memory.numeric(y, "y").astype(np.float64)
         bad = ~np.isfinite(values)
         if bad.any():
             raise ModelError(
-                f"y is missing or not finite in row {int(np.argmax(bad)) + 1}: every record needs a number"
+                f"y is missing or not finite in row {first + int(np.argmax(bad)) + 1}: every record needs a number"
             )
         if isinstance(self.loss, losses.Poisson):
             bad = (values < 0) | (values != np.floor(values))
             if bad.any():
                 raise ModelError(
-                    f"y is not a count in row {int(np.argmax(bad)) + 1}: counts are whole and not negative"
+                    f"y is not a count in row {first + int(np.argmax(bad)) + 1}: counts are whole and not negative"
                 )
             return np.minimum(values, self.loss.cap)
         if self.target_bounds is not None:
@@ -227,7 +234,7 @@ def _checked_loss(loss: Any) -> Any:
     return loss
 
 
-LARGEST = 1e50  # of targets, scales and their inverses: fourth powers of their ratios stay finite
+LARGEST = 1e50  # of scales and their inverses: fourth powers of a residual over a scale stay finite
 
 
 def _class_list(classes: Sequence[Any] | None, loss: Any) -> list[Any] | None:
@@ -255,12 +262,12 @@ def _labels(classes: Any) -> list[Any]:
     return found
 
 
-def _class_numbers(y: npt.NDArray[Any], classes: list[Any]) -> npt.NDArray[np.float64]:
+def _class_numbers(y: npt.NDArray[Any], classes: list[Any], first: int) -> npt.NDArray[np.float64]:
     numbers = np.full(y.shape, -1.0)
     for k, label in enumerate(classes):
         numbers[np.asarray(y == label, dtype=bool) & np.ones(y.shape, bool)] = k
     if (numbers < 0).any():
-        row = int(np.argmax(numbers < 0))
+        row = first + int(np.argmax(numbers < 0))
         raise ModelError(
             f"y in row {row + 1} is not one of the declared classes {classes!r}: declare it or drop the row"
         )

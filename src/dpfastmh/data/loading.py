@@ -85,7 +85,7 @@ def _projected(
             column.name: cells.declared(column, batch, cells.read(column, batch, table.text))
             for column in (*features, outcome)
         }
-        targets = model.targets(read.pop(outcome.name))
+        targets = model.stored(model.targets(read.pop(outcome.name)), np.dtype(dtype))
         if not read:  # a domain of constants: any column says how many rows there are
             read = {outcome.name: targets}
         scaled = model.domain.project(read, dtype)
