@@ -13,7 +13,16 @@ from scipy.stats import binom, poisson
 from dpfastmh import losses
 from dpfastmh.data.memory import CHUNK
 from dpfastmh.domain import Ball, Box, Constant, OneHot
-from dpfastmh.methods import Coordinates, Directions, DPFastMH, DPFastMHFull, MetropolisHastings, RandomWalk, TunaMH
+from dpfastmh.methods import (
+    Coordinates,
+    Directions,
+    DPFastMH,
+    DPFastMHFull,
+    MetropolisHastings,
+    RandomWalk,
+    TunaMH,
+    no_meter,
+)
 from dpfastmh.models import (
     GLM,
     REGRESSIONS,
@@ -491,6 +500,15 @@ def left(row: np.ndarray, theta: np.ndarray, proposal: np.ndarray) -> float:
 
 def slope_one(theta: np.ndarray, proposal: np.ndarray) -> float:
     return abs(proposal[0] - theta[0])
+
+
+def test_moves_beyond_the_meters_reach_are_never_made_and_do_not_stop_the_chain() -> None:
+    model = Energy(["a"], right, slope_one, prior=Normal(1.0))
+    sampler = DPFastMHFull(RandomWalk(0.3)).on(model, np.zeros((2, 1)), seed=8, meter=no_meter()._replace(reach=0.1))
+    _, draws, info = sampler.run(sampler.init([0.0]), 2_000)
+    assert info.steps == 2_000
+    assert 0.05 < np.abs(np.diff(draws[:, 0])).max() <= 0.1
+    assert 300 < info.evaluated < 800  # P(|z| ≤ 1/3) = .26
 
 
 def test_two_energies_in_one_process_keep_their_own_code() -> None:
