@@ -19,10 +19,10 @@ demo: setup
 	$(BIN)/dpfastmh demo
 
 test: setup
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -n 2 -m "not slow"
 
 test-slow: setup
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -q -n 2 -m slow
 
 bench: setup
 	$(BIN)/python benchmarks/run.py

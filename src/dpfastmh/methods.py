@@ -311,7 +311,7 @@ class Method:
         x: Any,
         y: Any = None,
         *,
-        reference: npt.ArrayLike | None = None,
+        reference: npt.ArrayLike | Reference | None = None,
         order: int = 2,
         per_record: str | None = None,
         seed: int | None = None,

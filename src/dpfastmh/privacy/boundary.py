@@ -15,8 +15,8 @@ sum of the other records' part, which is a sum of whole numbers and therefore ha
 and of this unit's part. Weights are whole multiples of 2⁻⁴⁸ and energies of 2⁻³², which moves a row's part by less than
 ``CELLS``, and so does the rounding of σ(ℓ), an error of ℓ below 2⁻⁴⁹. The expansion's G·δ + v·δ + ½δᵀHδ is computed in
 floating point from whole-number sums over N rows, with at most 1,024 accepted increments and p products; one unit's
-part is off by a share below N·(1100 + 16p)·2⁻⁵² of its bound as long as θ stays near θ̂, which ``charged_for`` sees to in
-the loop (docs/guarantee.md has the proof). Row numbers and thinning are off by relative N·2⁻⁶⁴ and 2⁻⁵³. ``widening``
+part is off by a share below N·(1100 + 16p)·2⁻⁵² of its bound as long as θ stays near θ̂, which ``charged_for`` sees to
+in the loop (docs/guarantee.md has the proof). Row numbers and thinning are off by relative N·2⁻⁶⁴. ``widening``
 is four times the sum of these; every bound is charged (1 + widening) times over.
 """
 
