@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import json
 import math
+import os
 import pickle
 import signal
 from collections.abc import Callable
@@ -68,7 +69,7 @@ def test_everything_is_charged_and_nothing_beyond_the_budget(run: Posterior) -> 
 
 def test_a_warm_start_that_is_not_charged_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def free(self: GaussianSum, sums: Any, account: Any, insecure_rng: Any = None) -> Any:
-        rich = RenyiFilter(mh.Budget(100.0, 1e-3), steps_cap=10)
+        rich = RenyiFilter(mh.Budget(10.0, 1e-3), steps_cap=10)
         return original(self, sums, rich, insecure_rng=insecure_rng)
 
     original = GaussianSum.release
@@ -99,7 +100,7 @@ def test_an_interrupt_ends_with_what_there_is() -> None:
     def watch(progress: Progress) -> None:
         seen.append(progress)
         if progress.phase == "main" and sum(p.phase == "main" for p in seen) == 1:
-            signal.raise_signal(signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
 
     found = sample(MODEL, X, Y, budget=mh.Budget(8.0, 1e-6), seed=4, progress=watch)
     assert any("interrupted" in warning for warning in found.warnings)
@@ -107,6 +108,15 @@ def test_an_interrupt_ends_with_what_there_is() -> None:
     assert found.privacy.epsilon_spent == pytest.approx(found.spending[-1, 1], rel=1e-6)
     assert [p.phase for p in seen][:6] == ["start"] * 6
     assert all(0 <= p.spent <= p.epsilon and 0 <= p.share <= 1 for p in seen)
+
+
+def test_an_interrupt_in_the_warm_start_says_what_was_spent() -> None:
+    def watch(progress: Progress) -> None:
+        if progress.phase == "start" and progress.share > 0.4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match=r"stopped before the first draw was kept\. Spent: epsilon = 0\.\d+\.$"):
+        sample(MODEL, X, Y, budget=BUDGET, progress=watch)
 
 
 # -- what comes out --------------------------------------------------------------------------------------------------
@@ -147,7 +157,7 @@ def test_every_model_and_method_runs() -> None:
         (mh.SoftmaxRegression(box, classes=3), rng.integers(0, 3, 3_000)),
     ]
     for model, y in cases:
-        found = sample(model, x, y, budget=budget, seed=6)
+        found = sample(model, x, y, budget=budget, seed=6, settings=Settings(least_draws=0.0))
         assert np.isfinite(found.draws).all()
         assert found.privacy.epsilon_spent <= budget.epsilon
     full = sample(mh.LogisticRegression(box), x, x[:, 0] > 0, budget=budget, seed=6, method="dp-fast-mh-full", chains=1)
@@ -267,7 +277,7 @@ def test_what_is_released_does_not_depend_on_the_lazy_coin() -> None:
     found = []
     for seed in (1, 2):
         records = PrivateRecords(MODEL, MODEL.load(table, answers), units=100, seed=seed)
-        account = RenyiFilter(mh.Budget(50.0, 1e-3), steps_cap=100_000)
+        account = RenyiFilter(mh.Budget(8.0, 1e-3), steps_cap=100_000)
         chain = records.chain(DPFastMH(Coordinates(1e-9), laziness=0.5), np.zeros(4), account, reference=np.zeros(4))
         found.append(chain.run(500))
     counts = [(part.steps, int(part.tried.sum()), part.closed) for part in found]
@@ -293,10 +303,10 @@ def test_public_rules_do_not_depend_on_the_data() -> None:
         return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
     def declared(x: np.ndarray) -> mh.GLM:
-        return mh.LogisticRegression(mh.Ball(2.0, ["a", "b", "c"]))
+        return mh.LogisticRegression(mh.Box.unit(3) & mh.Ball(1.7))
 
     def measured(x: np.ndarray) -> mh.GLM:
-        return mh.LogisticRegression(mh.Ball(float(np.linalg.norm(x, axis=1).max()), ["a", "b", "c"]))
+        return mh.LogisticRegression(mh.Box.unit(3) & mh.Ball(float(np.linalg.norm(x, axis=1).max())))
 
     assert same(rules(declared, X[:200]), rules(declared, 0.5 * X[:200]))
     assert not same(rules(measured, X[:200]), rules(measured, 0.5 * X[:200]))

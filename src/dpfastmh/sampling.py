@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -197,11 +197,15 @@ def sample(
         unit=unit or "row",
         outcome=target,
     )
-    if isinstance(model, GLM) and proposal is None:
-        run.plan_from_release(start)
-    else:
-        run.take_as_told(proposal, start)
-    return run.finish()
+    try:
+        if isinstance(model, GLM) and proposal is None:
+            run.plan_from_release(start)
+        else:
+            run.take_as_told(proposal, start)
+        return run.finish()
+    except KeyboardInterrupt:
+        spent = account.epsilon_spent()
+        raise KeyboardInterrupt(f"stopped before the first draw was kept. Spent: epsilon = {spent:.3g}.") from None
 
 
 def _settled(settings: Settings | None, laziness: float | None) -> Settings:
@@ -448,11 +452,12 @@ class _Run:
         with ThreadPoolExecutor(self.chains) as pool:
             futures = [pool.submit(work, number) for number in range(self.chains)]
             try:
-                return [future.result() for future in futures]
+                while wait(futures, timeout=0.1).not_done:  # a waiting thread wakes up to see signals
+                    pass
             except KeyboardInterrupt:
                 self.stop.set()
                 self.warnings.append("The run was interrupted: draws end where it was, and so does what was spent.")
-                return [future.result() for future in futures]
+            return [future.result() for future in futures]
 
     def tell(self, phase: str, share: float, steps: int, draws: int) -> None:
         if self.progress is None:
@@ -467,6 +472,8 @@ class _Run:
         account, budget, model = self.account, self.budget, self.model
         draws = [np.concatenate([_none(model), *(part.draws for part in parts)]) for parts in results]
         kept = min(len(chain) for chain in draws)
+        if kept == 0 and self.stop.is_set():
+            raise KeyboardInterrupt
         if kept == 0:
             raise BudgetTooSmall(
                 "the budget ended before the first draw was kept: raise epsilon or the temperature. "

@@ -152,7 +152,7 @@ class PrivateRecords:
         self, method: Method, start: FloatArray, account: Share, *, reference: FloatArray | None, number: int = 0
     ) -> PrivateChain:
         """A chain from a public start, paying from ``account``. ``reference`` is a public expansion point."""
-        if method.acceptance != "barker" and account.coin_bits > 53:
+        if method.acceptance == "penalty" and account.coin_bits > 53:
             raise ValueError("penalty acceptance is decided by 53 random bits: give the filter coin_bits=53")
         sampler = method.on(
             self.model,
