@@ -2,9 +2,9 @@
 """What the compared methods share: how one is bound to records, and acceptance under Gaussian noise.
 
 Each method is one file: a frozen dataclass that says how it runs, a compiled loop, and the cost of its steps.
-``method.on(model, x, y)`` gives a sampler with ``init``, ``step`` and ``run``, as in ``dpfastmh.methods``. A loop has the
-signature of ``Loop`` below. These samplers look at records freely: what a *release* of their draws costs is
-``method.total_epsilon``, in ideal arithmetic, with the proposals and the number of steps public.
+``method.on(model, x, y)`` gives a sampler with ``init``, ``step`` and ``run``, as in ``dpfastmh.methods``. These
+samplers look at records freely: what a *release* of their draws costs is ``method.total_epsilon``, in ideal arithmetic,
+with the proposals and the number of steps public.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import numpy.typing as npt
 
 from dpfastmh import losses, randomness
 from dpfastmh.budget import Budget
-from dpfastmh.methods import Info, MethodError, ProposalLike, Sampler, State, _info
+from dpfastmh.methods import Info, MethodError, ProposalLike, RandomWalk, Sampler, State, _info
 from dpfastmh.models import GLM, Mixture, Model
+from dpfastmh.steps.chain import BASIS, JOINT
 from dpfastmh.steps.dispatch import source_stamp
 from dpfastmh.steps.elementary import compiled
 from dpfastmh.steps.likelihood import Rows
@@ -87,7 +88,6 @@ class Baseline:
     its draws exist? ``why`` says what fails where something does.
     """
 
-    proposal: ProposalLike = field(kw_only=False)
     name: ClassVar[str]
     exact: ClassVar[bool] = True
     private: ClassVar[bool] = False
@@ -98,9 +98,15 @@ class Baseline:
     ) -> BaselineSampler:
         """A sampler over these records; ``seed`` is for tests and non-private work only."""
         rows = x if isinstance(x, Rows) else model.load(x, y)
-        proposal = self.proposal.compiled(len(model.parameters), model.parameter_box)
+        proposal = self.moves().compiled(len(model.parameters), model.parameter_box)
+        if proposal.kind not in (JOINT, BASIS):
+            raise MethodError(f"{self.name} moves all parameters at once: use RandomWalk")
         streams = randomness.secure_streams() if seed is None else randomness.test_streams(seed, chain_number)
         return self.bind(model, rows, proposal, streams)
+
+    def moves(self) -> ProposalLike:
+        """How moves are drawn; methods that follow gradients use only its parameter box."""
+        return RandomWalk(1.0)
 
     def bind(self, model: Model, rows: Rows, proposal: Any, streams: Any) -> BaselineSampler:
         raise NotImplementedError
@@ -112,6 +118,16 @@ class Baseline:
     def within(self, budget: Budget, steps: int, *, size: int) -> Self:
         """This method with its noise, or batch, set so that ``steps`` steps cost no more than the budget."""
         raise MethodError(f"{self.name} has no total privacy guarantee: {self.why or 'it is not private'}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomWalkBaseline(Baseline):
+    """A compared method whose proposals are symmetric and free of the data."""
+
+    proposal: ProposalLike = field(kw_only=False)
+
+    def moves(self) -> ProposalLike:
+        return self.proposal
 
 
 def positive(name: str, value: float) -> None:
@@ -147,7 +163,7 @@ def record_constants(model: Model, rows: Rows) -> FloatArray:
     norm = np.linalg.norm(np.asarray(rows.x, dtype=np.float64), axis=1)
     assert isinstance(model, GLM)
     own = float(model.loss.constants[0]) * norm / model.temperature
-    return np.maximum(own, 1e-6 * largest)  # an empty record is still drawn now and then
+    return np.asarray(np.maximum(own, 1e-6 * largest))  # an empty record is still drawn now and then
 
 
 # -- acceptance ------------------------------------------------------------------------------------------------------

@@ -14,7 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import gammaln
 
 from dpfastmh.budget import (
     Budget,
@@ -26,12 +30,13 @@ from dpfastmh.budget import (
     gaussian_limit_rho,
 )
 
+FloatArray = npt.NDArray[np.float64]
 Curve = Callable[[float], float]  # Rényi order α > 1 -> divergence
 
 ORDERS = tuple(
     [1.0 + k / 20 for k in range(1, 60)] + [4.0 + k / 4 for k in range(64)] + [20.0 * 1.1**k for k in range(60)]
 )
-WHOLE_ORDERS = tuple([*range(2, 65), *sorted({round(64 * 1.15**k) for k in range(1, 26)})])
+WHOLE_ORDERS = (*range(2, 65), *sorted({round(64 * 1.25**k) for k in range(1, 12)}))
 
 
 class Claim(NamedTuple):
@@ -84,9 +89,14 @@ def gaussian_epsilon(rho: float, delta: float) -> float:
     return high
 
 
+def gaussian_rho_for(budget: Budget) -> float:
+    """The ρ that Gaussian mechanisms may reach in all: the inverse of ``gaussian_epsilon``, rounded down."""
+    return gaussian_limit_rho(budget) * (1.0 - 1e-12)
+
+
 def gaussian_sigma_for(budget: Budget, steps: int) -> float:
     """The noise, in sensitivities, at which ``steps`` releases cost the budget."""
-    return math.sqrt(checked_count(steps, "steps") / (2.0 * gaussian_limit_rho(budget)))
+    return math.sqrt(checked_count(steps, "steps") / (2.0 * gaussian_rho_for(budget)))
 
 
 # -- Rényi -----------------------------------------------------------------------------------------------------------
@@ -140,8 +150,8 @@ def sampled_gaussian_rdp(rate: float, sigma: float) -> Curve:
             return 0.0
         if rate == 1.0:
             return order / (2.0 * sigma * sigma)
-        terms = [_binomial_term(order, k, rate) + k * (k - 1) / (2.0 * sigma * sigma) for k in range(order + 1)]
-        return max(0.0, _log_sum(terms)) / (order - 1)
+        k = np.arange(order + 1)
+        return max(0.0, _log_sum(_binomial_terms(order, rate) + k * (k - 1) / (2.0 * sigma * sigma))) / (order - 1)
 
     return curve
 
@@ -180,23 +190,24 @@ def sampled_gaussian_replaced_rdp(rate: float, sigma: float) -> Curve:
 def _expanded(rate: float, sigma: float, order: int) -> float:
     s = 1.0 / (2.0 * sigma * sigma)
     second = 2.0 * math.log(rate) + math.log(order * (order - 1) / 2.0) - (order + 1) * math.log1p(-rate)
-    terms = []
-    for k in range(order + 1):
-        base = _binomial_term(order, k, rate) + k * (k - 1) * s
-        terms.append(base)
-        terms.append(base + second + 4.0 * k * s + _log_expm1(2.0 * s))
-        if k > 0:
-            terms.append(base + math.log((order - 1) * rate) + math.log(-math.expm1(-2.0 * k * s)))
-            terms.append(base + second + 2.0 * _log_expm1(2.0 * k * s))
-    return _log_sum(terms) / (order - 1)
+    k = np.arange(order + 1)
+    base = _binomial_terms(order, rate) + k * (k - 1) * s
+    later = base[1:], k[1:]
+    first = later[0] + math.log((order - 1) * rate) + np.log(-np.expm1(-2.0 * s * later[1]))
+    rising = later[0] + second + 2.0 * _log_expm1(2.0 * s * later[1])
+    level = base + second + 4.0 * s * k + _log_expm1(2.0 * s)
+    return _log_sum(np.concatenate([base, first, rising, level])) / (order - 1)
 
 
-def _binomial_term(n: int, k: int, rate: float) -> float:
-    return _log_choose(n, k) + (n - k) * math.log1p(-rate) + k * math.log(rate)
+def _binomial_terms(n: int, rate: float) -> FloatArray:
+    """log C(n,k) + (n−k) log(1−q) + k log q for k = 0, ..., n."""
+    k = np.arange(n + 1)
+    return np.asarray(_log_choose(n, k) + (n - k) * math.log1p(-rate) + k * math.log(rate))
 
 
-def _log_expm1(x: float) -> float:
-    return x + math.log(-math.expm1(-x))
+def _log_expm1(x: Any) -> Any:
+    """log(e^x − 1)."""
+    return x + np.log(-np.expm1(-x))
 
 
 def subsampled_rdp(curve: Curve, rate: float) -> Curve:
@@ -209,15 +220,14 @@ def subsampled_rdp(curve: Curve, rate: float) -> Curve:
         order = _whole(alpha)
         if rate == 0.0:
             return 0.0
-        second = curve(2)
-        costs = [curve(j) for j in range(3, order + 1)]
-        if not all(math.isfinite(cost) for cost in (second, *costs)):
+        j = np.arange(3, order + 1)
+        second, costs = curve(2), np.array([curve(int(at)) for at in j])
+        if not (math.isfinite(second) and np.isfinite(costs).all()):
             return math.inf
-        near = math.log(4.0) + _log_expm1(second) if second > 0.0 else -math.inf
-        terms = [0.0, 2.0 * math.log(rate) + _log_choose(order, 2) + min(near, math.log(2.0) + second)]
-        for j, cost in enumerate(costs, start=3):
-            terms.append(math.log(2.0) + j * math.log(rate) + _log_choose(order, j) + (j - 1) * cost)
-        return _log_sum(terms) / (order - 1)
+        near = math.log(4.0) + float(_log_expm1(second)) if second > 0.0 else -math.inf
+        quadratic = 2.0 * math.log(rate) + math.log(order * (order - 1) / 2.0) + min(near, math.log(2.0) + second)
+        rest = math.log(2.0) + j * math.log(rate) + _log_choose(order, j) + (j - 1) * costs
+        return _log_sum(np.concatenate([[0.0, quadratic], rest])) / (order - 1)
 
     return amplified
 
@@ -229,23 +239,23 @@ def _whole(alpha: float) -> int:
     return order
 
 
-def _log_choose(n: int, k: int) -> float:
-    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+def _log_choose(n: int, k: npt.NDArray[np.int64]) -> FloatArray:
+    return np.asarray(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
 
 
-def _log_sum(terms: list[float]) -> float:
-    top = max(terms)
-    return top + math.log(math.fsum(math.exp(term - top) for term in terms))
+def _log_sum(terms: FloatArray) -> float:
+    top = float(np.max(terms))
+    return top + math.log(float(np.exp(terms - top).sum()))
 
 
 # -- the inverse -----------------------------------------------------------------------------------------------------
 def least_noise(cost: Callable[[float], float], budget: Budget, low: float = 1e-3, high: float = 1e9) -> float:
-    """The least noise whose total ``cost(noise)``, an ε at the budget's δ that falls with noise, keeps to the budget."""
+    """The least noise whose ``cost(noise)``, an ε at the budget's δ that falls with noise, keeps to the budget."""
     if cost(high) > budget.epsilon:
         raise ValueError(f"no noise up to {high:g} keeps to epsilon={budget.epsilon:g}: take fewer steps")
     for _ in range(100):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if cost(middle) > budget.epsilon else (low, middle)
-        if high <= low * (1.0 + 1e-9):
+        if high <= low * (1.0 + 1e-6):
             break
     return high

@@ -18,10 +18,16 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numba import njit
 
-from dpfastmh.baselines.common import Baseline, BaselineSampler, editions, noisy_metropolis, positive
+from dpfastmh.baselines.common import (
+    Baseline,
+    BaselineSampler,
+    RandomWalkBaseline,
+    editions,
+    noisy_metropolis,
+    positive,
+)
 from dpfastmh.baselines.composition import classic_sigma, gaussian_epsilon, gaussian_rho, gaussian_sigma_for
 from dpfastmh.budget import Budget
-from dpfastmh.methods import MethodError
 from dpfastmh.models import Model
 from dpfastmh.priors import log_prior_change
 from dpfastmh.steps.chain import EVALUATED, FULL, FULLS, STEPS, _keep_move, draw_move, full_ratio, inside
@@ -71,7 +77,7 @@ LOOP = editions(_build)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Penalty(Baseline):
+class Penalty(RandomWalkBaseline):
     """Noise of a ``variance`` that the user chooses; no privacy claim."""
 
     variance: float
@@ -85,7 +91,7 @@ class Penalty(Baseline):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPPenalty(Baseline):
+class DPPenalty(RandomWalkBaseline):
     """Noise of ``sigma`` sensitivities of each move."""
 
     sigma: float
@@ -113,6 +119,4 @@ class DPPenalty(Baseline):
 def _sampler(
     method: Baseline, rule: PenaltyRule, model: Model, rows: Rows, proposal: Any, streams: Any
 ) -> BaselineSampler:
-    if proposal.kind > 1:
-        raise MethodError(f"{method.name} proposes joint moves: use RandomWalk")
     return BaselineSampler(model, rows, rule, LOOP, proposal, streams)

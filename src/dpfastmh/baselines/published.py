@@ -39,8 +39,8 @@ import numpy as np
 from numba import njit
 
 from dpfastmh.baselines.common import (
-    Baseline,
     BaselineSampler,
+    RandomWalkBaseline,
     chosen,
     editions,
     noisy_metropolis,
@@ -225,7 +225,7 @@ class Constants(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublishedFull(Baseline):
+class PublishedFull(RandomWalkBaseline):
     """DP-Fast MH on the full batch, as published; (ε, δ) is what is claimed for each step."""
 
     epsilon: float
@@ -273,8 +273,6 @@ class PublishedFull(Baseline):
 
     def bind(self, model: Model, rows: Rows, proposal: Any, streams: Any) -> BaselineSampler:
         constants = self.constants(model, rows)
-        if proposal.kind > 1:
-            raise MethodError(f"{self.name} proposes joint moves: use RandomWalk")
         return BaselineSampler(model, constants.rows, self.rule(constants), LOOP, proposal, streams)
 
     def claimed(self, steps: int, *, accounting: str = "advanced", slack: float | None = None) -> Claim:
@@ -294,7 +292,7 @@ class PublishedFull(Baseline):
         return Claim(epsilon_of(gaussian_rdp(sigma), steps, self.delta), self.delta)
 
     def delta_needed(self, steps: int = 1) -> float:
-        """The least δ that ``steps`` noiseless steps of the largest free sensitivity can need, at any ε: 1 − e^{−TΔ}."""
+        """The δ that ``steps`` noiseless full-batch steps of sensitivity up to ε can need, at any ε: 1 − e^{−TΔ}."""
         return -math.expm1(-steps * self.epsilon)
 
 

@@ -87,4 +87,4 @@ def mnist79() -> TrainTest:
 
 def _into_ball(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     norm = np.linalg.norm(x, axis=1, keepdims=True)
-    return x * np.minimum(1.0, MNIST_RADIUS / norm)
+    return np.asarray(x * np.minimum(1.0, MNIST_RADIUS / norm))
