@@ -283,11 +283,11 @@ class DPBarker(RandomWalkBaseline):
             return replace(self, batch=batch).total_epsilon(steps, budget.delta, size=size) <= budget.epsilon
 
         # the cost falls from its pole at n = 5α and then rises with q: search the rising side from above
-        candidates = sorted({round(size * 1.1**-k) for k in range(200)} - set(range(MOST_ORDERS)))
+        candidates = sorted({round(size * 1.25**-k) for k in range(90)} - set(range(MOST_ORDERS)))
         fitting = [batch for batch in candidates if allowed(batch)]
         if not fitting:
             raise MethodError(f"no batch of dp-barker keeps to {budget} in {steps} steps: take fewer steps")
-        low, high = fitting[-1], min(size + 1, math.ceil(fitting[-1] * 1.11) + 1)
+        low, high = fitting[-1], min(size + 1, math.ceil(fitting[-1] * 1.26) + 1)
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if allowed(middle) else (low, middle)
