@@ -17,36 +17,36 @@ import numpy.typing as npt
 from numba import njit
 
 from dpfastmh import randomness
-from dpfastmh.baselines.common import FloatArray
+from dpfastmh.baselines.common import FloatArray, editions
 from dpfastmh.methods import MethodError
 from dpfastmh.models import Energy, Model
 from dpfastmh.priors import log_prior_change
 from dpfastmh.steps.chain import ENERGY_CELL
 from dpfastmh.steps.likelihood import Place, Rows, bounds, locate
-from dpfastmh.steps.memory import uniform
 from dpfastmh.steps.reference import no_reference, total_energy
 
 MOST_POINTS = 5000
 
 
-@njit(nogil=True, error_model="numpy")
-def _widest(model, place, reference, grid):
-    """The largest bound over pairs of points."""
-    largest = 0.0
-    for i in range(grid.shape[0]):
-        place.theta[:] = grid[i]
-        locate(model, place)
-        for k in range(i):
-            place.proposal[:] = grid[k]
-            place.delta[:] = place.proposal - place.theta
-            largest = max(largest, bounds(model, place, -1, reference).first)
-    return largest
+def _build_widest(cache: bool, stamp: int) -> Any:
+    @njit(cache=cache, nogil=True, error_model="numpy")
+    def widest(model, place, reference, grid):
+        """The largest bound over pairs of points."""
+        stamp  # noqa: B018
+        largest = 0.0
+        for i in range(grid.shape[0]):
+            place.theta[:] = grid[i]
+            locate(model, place)
+            for k in range(i):
+                place.proposal[:] = grid[k]
+                place.delta[:] = place.proposal - place.theta
+                largest = max(largest, bounds(model, place, -1, reference).first)
+        return largest
+
+    return widest
 
 
-@njit(nogil=True, error_model="numpy")
-def _pick(stream, cumulative, out):
-    for k in range(out.size):
-        out[k] = np.searchsorted(cumulative, uniform(stream) * cumulative[-1], side="right")
+WIDEST = editions(_build_widest)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,8 @@ class ExactPosterior:
         """Pure ε of ``draws`` draws: public."""
         points, p = self.points(model), len(model.parameters)
         place = Place(*(np.zeros(p) for _ in range(5)), np.zeros(4))
-        return 2.0 * draws * float(_widest(model.table(), place, no_reference(p), points))
+        widest = WIDEST.shipped if model.shipped else WIDEST.own
+        return 2.0 * draws * float(widest(model.table(), place, no_reference(p), points))
 
     def probabilities(self, model: Model, x: Any, y: Any = None) -> FloatArray:
         """PRIVATE. π on the grid."""
@@ -90,6 +91,5 @@ class ExactPosterior:
         """``draws`` independent draws, an array (draw, parameter)."""
         cumulative = np.cumsum(self.probabilities(model, x, y))
         streams = randomness.secure_streams() if seed is None else randomness.test_streams(seed)
-        found = np.empty(draws, np.int64)
-        _pick(streams.acceptance, cumulative, found)
+        found = np.searchsorted(cumulative, streams.acceptance.random(draws) * cumulative[-1], side="right")
         return self.points(model)[np.minimum(found, cumulative.size - 1)]
