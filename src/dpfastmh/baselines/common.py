@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -55,8 +56,8 @@ class BaselineSampler(Sampler):
     def run_metered(
         self, state: State, steps: int, *, thin: int, limit: float
     ) -> tuple[State, FloatArray, Info, float]:
-        if steps < 0 or thin < 1:
-            raise MethodError(f"steps={steps}, thin={thin}: steps cannot be negative and thin starts at 1")
+        if not (isinstance(steps, Integral) and isinstance(thin, Integral) and steps >= 0 and thin >= 1):
+            raise MethodError(f"steps={steps!r}, thin={thin!r}: whole numbers, steps not negative, thin at least 1")
         if limit != math.inf:
             raise MethodError("this method has no running cost: its total is a function of the number of steps")
         following = state.copy()
@@ -101,7 +102,7 @@ class Baseline:
         proposal = self.moves().compiled(len(model.parameters), model.parameter_box)
         if proposal.kind not in (JOINT, BASIS):
             raise MethodError(f"{self.name} moves all parameters at once: use RandomWalk")
-        streams = randomness.secure_streams() if seed is None else randomness.test_streams(seed, chain_number)
+        streams = randomness.secure_streams() if seed is None else randomness.insecure_streams(seed, chain_number)
         return self.bind(model, rows, proposal, streams)
 
     def moves(self) -> ProposalLike:

@@ -90,6 +90,6 @@ class ExactPosterior:
     def draw(self, model: Model, x: Any, y: Any = None, *, draws: int = 1, seed: int | None = None) -> FloatArray:
         """``draws`` independent draws, an array (draw, parameter)."""
         cumulative = np.cumsum(self.probabilities(model, x, y))
-        streams = randomness.secure_streams() if seed is None else randomness.test_streams(seed)
+        streams = randomness.secure_streams() if seed is None else randomness.insecure_streams(seed)
         found = np.searchsorted(cumulative, streams.acceptance.random(draws) * cumulative[-1], side="right")
         return self.points(model)[np.minimum(found, cumulative.size - 1)]
