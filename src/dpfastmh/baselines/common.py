@@ -86,12 +86,13 @@ class Baseline:
     """A compared method.
 
     ``exact``: does its chain have the (tempered) posterior as its stationary law? ``private``: does a total (ε, δ) for
-    its draws exist? ``why`` says what fails where something does.
+    its draws exist? ``claim_holds``: is what its authors claim true? ``why`` says what fails where something does.
     """
 
     name: ClassVar[str]
     exact: ClassVar[bool] = True
     private: ClassVar[bool] = False
+    claim_holds: ClassVar[bool] = True
     why: ClassVar[str] = ""
 
     def on(

@@ -92,4 +92,4 @@ class ExactPosterior:
         cumulative = np.cumsum(self.probabilities(model, x, y))
         streams = randomness.secure_streams() if seed is None else randomness.insecure_streams(seed)
         found = np.searchsorted(cumulative, streams.acceptance.random(draws) * cumulative[-1], side="right")
-        return self.points(model)[np.minimum(found, cumulative.size - 1)]
+        return np.asarray(self.points(model)[np.minimum(found, cumulative.size - 1)])
