@@ -153,6 +153,7 @@ PRINTED = {
 # -- exactness -------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", MENDED)
 def test_mended_it_is_exact(name: str) -> None:
+    assert MENDED[name].exact
     assert theory.invariance_defect(target(), matrix(MENDED[name])) < EXACT
     assert theory.flow_defect(target(), matrix(MENDED[name])) < EXACT
 
@@ -160,6 +161,7 @@ def test_mended_it_is_exact(name: str) -> None:
 @pytest.mark.parametrize("name", PRINTED)
 def test_as_printed_it_is_not(name: str) -> None:
     """Each of these breaks detailed balance, and the law that is sampled instead is another one."""
+    assert not PRINTED[name].exact
     transitions = matrix(PRINTED[name])
     assert theory.flow_defect(target(), transitions) > 1e-3
     assert theory.total_variation(theory.stationary(transitions), target()) > 1e-3

@@ -227,13 +227,16 @@ class Barker(RandomWalkBaseline):
     batch: int = 100
     variance: float = 1.0
     name: ClassVar[str] = "barker"
-    exact: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         whole("batch", self.batch)
         positive("variance", self.variance)
         if self.variance >= VARIANCE:
             raise MethodError(f"variance is {self.variance!r}: the batch error must leave room below {VARIANCE:g}")
+
+    @property
+    def exact(self) -> bool:
+        return False
 
     def bind(self, model: Model, rows: Rows, proposal: Any, streams: Any) -> BaselineSampler:
         rule = _rule(batch=int(self.batch), variance=float(self.variance))
@@ -247,7 +250,6 @@ class DPBarker(RandomWalkBaseline):
     batch: int | None = None
     reach: float | None = None
     name: ClassVar[str] = "dp-barker"
-    exact: ClassVar[bool] = False
     private: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -257,6 +259,10 @@ class DPBarker(RandomWalkBaseline):
             whole("batch", self.batch)
         if self.reach is not None:
             positive("reach", self.reach)
+
+    @property
+    def exact(self) -> bool:
+        return False
 
     def bind(self, model: Model, rows: Rows, proposal: Any, streams: Any) -> BaselineSampler:
         size = rows.x.shape[0]

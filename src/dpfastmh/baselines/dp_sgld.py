@@ -108,7 +108,6 @@ class DPSGLD(Baseline):
     clip: float | None = None
     step: float | None = None
     name: ClassVar[str] = "dp-sgld"
-    exact: ClassVar[bool] = False
     private: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -117,6 +116,10 @@ class DPSGLD(Baseline):
         for name in ("clip", "step"):
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name))
+
+    @property
+    def exact(self) -> bool:
+        return False
 
     def rule(self, model: Model, size: int) -> LangevinRule:
         rate = self._rate(size)

@@ -246,6 +246,10 @@ class PublishedFull(RandomWalkBaseline):
             if hasattr(self, option):
                 chosen(option, getattr(self, option), choices)
 
+    @property
+    def exact(self) -> bool:
+        return self.correction == "with-noise" and self.noise == "gaussian"
+
     def constants(self, model: Model, rows: Rows) -> Constants:
         """PRIVATE with ``record_bounds="private"``."""
         largest, size = public_constant(model), rows.x.shape[0]
@@ -312,6 +316,10 @@ class Published(PublishedFull):
         super().__post_init__()
         positive("lam", self.lam)
         positive("upper", self.upper)
+
+    @property
+    def exact(self) -> bool:
+        return super().exact and self.branch == "mean"
 
     def rule(self, constants: Constants) -> PublishedRule:
         share = constants.total / (self.upper * constants.largest)
