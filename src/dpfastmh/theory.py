@@ -143,3 +143,40 @@ def spectral_gap(target: FloatArray, transitions: FloatArray) -> float:
     root = np.sqrt(target)
     symmetric = root[:, None] * transitions / root[None, :]
     return float(1.0 - np.linalg.eigvalsh(0.5 * (symmetric + symmetric.T))[-2])
+
+
+# -- bounds on the spectral gap, as a share of the gap of Metropolis-Hastings on all the data --------------------------
+def tuna_gap_ratio(chi: float) -> float:
+    """TunaMH with λ = χC²M²: at least exp(−1/χ − 2√(log 2/χ)) (Zhang, Cooper & De Sa 2020)."""
+    return math.exp(-1.0 / chi - 2.0 * math.sqrt(math.log(2.0) / chi))
+
+
+def tuna_batch(chi: float, total: float, move: float) -> float:
+    """Its expected batch, at most χC²M² + CM."""
+    return chi * (total * move) ** 2 + total * move
+
+
+def published_gap_ratio(
+    epsilon: float,
+    delta: float,
+    *,
+    upper: float,
+    lam: float,
+    total: float,
+    largest: float,
+    longest: float,
+    constant: float = 216.0,
+) -> float:
+    """Theorem 3 of the published algorithm: moves M ≤ A = ``longest``, C = ``total``, c = ``largest``, K = ``upper``,
+
+        γ̄/γ ≥ (1 − Φ(216 K²c² log(2.5Kc/(δC)) log²(1 + CA/λ)/(ε²C²))) · exp(−C²A²/λ − 2√(C²A² log 2/λ)).
+
+    The first factor is what the noise leaves, the second the minibatch's. The proof has 288 for the 216 of the
+    statement, 288(…) being the variance v = σ₁²Δ₁² of the noise: give it as ``constant``. (At a log-ratio of 0 noise of
+    variance v leaves the share 2Φ(−√v/2) of the acceptances and elsewhere more, so that either number is a bound.) The
+    statement leaves the factor of the full-batch steps out and assumes the reversible form of the algorithm.
+    """
+    share = upper * largest / total
+    noise = constant * (share / epsilon) ** 2 * math.log(2.5 * share / delta) * math.log1p(total * longest / lam) ** 2
+    spread = (total * longest) ** 2 / lam
+    return float(ndtr(-noise)) * math.exp(-spread - 2.0 * math.sqrt(spread * math.log(2.0)))

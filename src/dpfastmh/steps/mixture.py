@@ -55,10 +55,12 @@ def _changes(model, rows, work, n, place):
 
 @energies.of(MixtureTable)
 def _energies(model, rows, work, first, n, theta):
+    centre, scale = theta[0], 1.0 / model.variance
+    slope, level = -theta[1] * scale, theta[1] * (centre + 0.5 * theta[1]) * scale
     for t in range(n):
-        x = float(rows.x[first + t, 0])
-        gap = theta[1] * (theta[0] + 0.5 * theta[1] - x) / model.variance
-        work.change[t] = (0.5 * (x - theta[0]) ** 2 / model.variance - softplus(-gap)) * model.inverse_temperature
+        x = float(rows.x[np.uint64(first + t), 0])  # unsigned: an index that may be negative stops vectorisation
+        away = x - centre
+        work.change[t] = (0.5 * away * away * scale - softplus(-(level + slope * x))) * model.inverse_temperature
     return True
 
 
