@@ -277,6 +277,17 @@ def test_filters_cannot_be_copied() -> None:
             duplicate(account)
 
 
+def test_a_forked_copy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    account = RenyiFilter(BUDGET, steps_cap=10)
+    share = account.reserve("a share", 0.1, 5)
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    for part in (account, share):
+        with pytest.raises(ValueError, match="copied into another process by a fork"):
+            part.charge("something", 0.01)
+    monkeypatch.undo()
+    share.charge("something", 0.01)
+
+
 def test_threads_cannot_overspend_together() -> None:
     account = new_filter(steps_cap=10**6)
     cost, granted = account.limit / 1000, []

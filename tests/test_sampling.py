@@ -115,7 +115,7 @@ def test_an_interrupt_in_the_warm_start_says_what_was_spent() -> None:
         if progress.phase == "start" and progress.share > 0.4:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt, match=r"stopped before the first draw was kept\. Spent: epsilon = \d\.\d+\.$"):
+    with pytest.raises(KeyboardInterrupt, match=r"stopped, and no draws are kept\. Spent: epsilon = \d\.\d+\.$"):
         sample(MODEL, X, Y, budget=BUDGET, progress=watch)
 
 

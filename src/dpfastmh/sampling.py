@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -205,7 +205,7 @@ def sample(
         return run.finish()
     except KeyboardInterrupt:
         spent = account.epsilon_spent()
-        raise KeyboardInterrupt(f"stopped before the first draw was kept. Spent: epsilon = {spent:.3g}.") from None
+        raise KeyboardInterrupt(f"stopped, and no draws are kept. Spent: epsilon = {spent:.3g}.") from None
 
 
 def _settled(settings: Settings | None, laziness: float | None) -> Settings:
@@ -450,13 +450,15 @@ class _Run:
     def in_threads(self, work: Callable[[int], Any]) -> list[Any]:
         """``work(0), ..., work(chains − 1)`` at once. An interrupt makes every chain end after its present chunk."""
         with ThreadPoolExecutor(self.chains) as pool:
-            futures = [pool.submit(work, number) for number in range(self.chains)]
+            futures: list[Future[Any]] = []
             try:
+                futures += (pool.submit(work, number) for number in range(self.chains))
                 while wait(futures, timeout=0.1).not_done:  # a waiting thread wakes up to see signals
                     pass
             except KeyboardInterrupt:
                 self.stop.set()
                 self.warnings.append("The run was interrupted: draws end where it was, and so does what was spent.")
+                futures += [pool.submit(work, number) for number in range(len(futures), self.chains)]
             return [future.result() for future in futures]
 
     def tell(self, phase: str, share: float, steps: int, draws: int) -> None:

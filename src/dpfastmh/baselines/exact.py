@@ -72,7 +72,8 @@ class ExactPosterior:
     def epsilon(self, model: Model, draws: int = 1) -> float:
         """Pure ε of ``draws`` draws: public."""
         points, p = self.points(model), len(model.parameters)
-        place = Place(*(np.zeros(p) for _ in range(5)), np.zeros(4))
+        theta, proposal, delta, offset, following = np.zeros((5, p))
+        place = Place(theta, proposal, delta, offset, following, np.zeros(4))
         widest = WIDEST.shipped if model.shipped else WIDEST.own
         return 2.0 * draws * float(widest(model.table(), place, no_reference(p), points))
 

@@ -23,6 +23,7 @@ is four times the sum of these; every bound is charged (1 + widening) times over
 from __future__ import annotations
 
 import math
+import threading
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -212,10 +213,11 @@ class PrivateRecords:
 class PrivateChain:
     """One chain over private records: it can only be run, and only while its share lasts."""
 
-    __slots__ = ("__sampler", "__state", "_account")
+    __slots__ = ("__running", "__sampler", "__state", "_account")
 
     def __init__(self, sampler: Sampler, state: State, account: Share) -> None:
         self.__sampler, self.__state, self._account = sampler, state, account
+        self.__running = threading.Lock()
 
     def rescale(self, scale: FloatArray) -> None:
         """Make moves of another length from here on: a public choice, computed from released quantities."""
@@ -230,7 +232,12 @@ class PrivateChain:
 
     def run(self, steps: int, *, thin: int = 1) -> Released:
         """At most ``steps`` steps, fewer if the share ends. Their cost is entered before anything is returned."""
+        with self.__running:  # two threads in one chain would share its coins
+            return self.__run(steps, thin)
+
+    def __run(self, steps: int, thin: int) -> Released:
         account = self._account
+        account.check_process()
         allowed = min(steps, account.steps_cap - account.steps)
         if allowed < 1:
             nothing = np.zeros(self.__sampler.proposal.scale.size, np.int64)

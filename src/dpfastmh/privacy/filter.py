@@ -27,6 +27,7 @@ copies of one budget would be two budgets.
 from __future__ import annotations
 
 import math
+import os
 import threading
 from dataclasses import dataclass
 from fractions import Fraction
@@ -107,6 +108,7 @@ class Share:
         self._charges: dict[str, tuple[Fraction, int]] = {}
         self._open_shares: list[Share] = []
         self._settled = False
+        self._process = os.getpid()
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
@@ -197,7 +199,13 @@ class Share:
             for what, (rdp, count) in charges.items():
                 _add(self._charges, what, rdp, count)
 
+    def check_process(self) -> None:
+        """Refuse to go on in a forked copy: two copies of one budget, and of the coins, would be two budgets."""
+        if os.getpid() != self._process:
+            raise ValueError(f"{self.what!r} was copied into another process by a fork: run it where it was made")
+
     def _check(self, what: str, cost: Fraction, count: int) -> None:
+        self.check_process()
         if self._settled:
             raise ValueError(f"share {self.what!r} is settled: {what!r} cannot be charged to it any more")
         if self._spent + cost > self._limit:
