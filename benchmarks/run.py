@@ -22,6 +22,7 @@ import numpy as np
 import control_variates
 import minibatch
 import mixture
+import privacy
 import processes
 import threads
 from measure import Row
@@ -33,6 +34,7 @@ PARTS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "minibatch": minibatch.results,
     "memory": processes.memory_results,
     "import": processes.start_results,
+    "privacy": privacy.results,
 }
 OUTPUT = Path(__file__).parent / "results" / "core.json"
 

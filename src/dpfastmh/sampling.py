@@ -52,8 +52,10 @@ __all__ = ["BudgetTooSmall", "Settings", "plan", "sample"]
 FloatArray = npt.NDArray[np.float64]
 
 MOST_DRAWS = 2_000  # kept of each chain
+BLIND_SECONDS = 1e-5  # public speed figure of an evaluated step of a model without derivatives
 TARGET = 0.42  # acceptance that models without derivatives aim at
-ROUNDS = 10  # of their adaptation
+ROUNDS = 10  # of their adaptation,
+SEARCH_SHARE = 0.1  # which ends once it has taken this much of a chain's budget
 METHODS: dict[str, type[Method]] = {method.name: method for method in (DPFastMH, DPFastMHFull)}
 
 
@@ -344,7 +346,9 @@ class _Run:
         reference = point if model.has_expansion and start is not None else None
         kappa = self.settings.laziness or 0.25
         starts = [point.reshape(-1) for _ in range(self.chains)]
-        self.most = self.cap if self.max_time is None else int(min(self.cap, self.max_time / 1e-5 / kappa))
+        self.most = self.cap
+        if self.max_time is not None:
+            self.most = max(1, int(min(self.cap, self.max_time / (BLIND_SECONDS * kappa))))
         if proposal is not None:
             self.open(proposal, kappa, starts, reference=reference)
             self.thin = self.thin_from_pilot()
@@ -402,6 +406,8 @@ class _Run:
             scales = scales * np.exp(4.0 / (1.0 + turn) ** 0.6 * (accepted / tried - TARGET))
             for chain in self.running:
                 chain.rescale(scales)
+            if any(share.spent > SEARCH_SHARE * share.limit for share in self.shares):
+                break
 
     def thin_from_pilot(self) -> int:
         """Keep at most ``MOST_DRAWS`` of a chain, from what a thousand steps cost."""

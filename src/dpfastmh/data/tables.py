@@ -128,7 +128,7 @@ def readable(where: str) -> Iterator[None]:
         raise
     except FileNotFoundError:
         raise FileNotFoundError(f"{where}: no such file") from None
-    except (pa.ArrowException, OSError, EOFError, MemoryError) as error:
+    except (pa.ArrowException, OSError, EOFError, MemoryError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.strerror:
             raise OSError(f"{where}: cannot be read: {error.strerror}") from None
         reason = " ".join(str(error).split()) or type(error).__name__
