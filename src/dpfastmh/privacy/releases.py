@@ -183,11 +183,18 @@ class GaussianSum:
 
 
 def _discrete_gaussian(scale: float) -> Any:
-    """OpenDP's exact discrete Gaussian on vectors of 64-bit integers (imported here, because it is slow to import)."""
-    import opendp.prelude as dp
+    """OpenDP's exact discrete Gaussian on vectors of 64-bit integers.
 
-    dp.enable_features("contrib")
-    return dp.m.make_gaussian(dp.vector_domain(dp.atom_domain(T=dp.i64)), dp.l2_distance(T=dp.f64), scale=scale)
+    Imported here, and from the modules themselves: ``opendp.prelude`` would bring along whatever scikit-learn, SciPy
+    and Polars the machine has, a second of start-up.
+    """
+    from opendp.domains import atom_domain, vector_domain
+    from opendp.measurements import make_gaussian
+    from opendp.metrics import l2_distance
+    from opendp.mod import enable_features
+
+    enable_features("contrib")
+    return make_gaussian(vector_domain(atom_domain(T="i64")), l2_distance(T="f64"), scale=scale)
 
 
 def _with_secure_noise(sums: IntArray, mechanisms: list[tuple[npt.NDArray[np.intp], Any]]) -> IntArray:
