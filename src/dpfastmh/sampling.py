@@ -41,7 +41,7 @@ from dpfastmh.planning import (
     replace_setting,
     too_small,
 )
-from dpfastmh.posterior import Posterior, Privacy
+from dpfastmh.posterior import FEWEST, Posterior, Privacy, diagnostic
 from dpfastmh.priors import energy_derivatives
 from dpfastmh.privacy.boundary import PrivateRecords, PrivateSteps, Released
 from dpfastmh.privacy.filter import RenyiFilter, Share
@@ -68,6 +68,7 @@ class Progress(NamedTuple):
     steps: int
     draws: int
     share: float  # of the phase, 0 to 1
+    effective: Callable[[], float] = lambda: math.nan  # least effective draws of a coefficient so far; takes a moment
 
 
 Watcher = Callable[[Progress], None]
@@ -283,6 +284,7 @@ class _Run:
         self.stop = threading.Event()
         self.lock = threading.Lock()
         self.warnings: list[str] = []
+        self.so_far: list[list[Released]] = [[] for _ in range(self.chains)]  # of the main phase
         self.facts: dict[str, Any] = {}
 
     # -- how to move -------------------------------------------------------------------------------------------------
@@ -428,8 +430,7 @@ class _Run:
         made = [0] * self.chains
 
         def whole(number: int) -> list[Released]:
-            parts: list[Released] = []
-            chain = self.running[number]
+            parts, chain = self.so_far[number], self.running[number]
             while made[number] < most and not self.stop.is_set():
                 part = chain.run(min(chunk, most - made[number]), thin=self.thin)
                 parts.append(part)
@@ -437,7 +438,7 @@ class _Run:
                 if part.closed:
                     break
                 steps = sum(made)
-                self.tell("main", steps / (most * self.chains), steps, steps // self.thin)
+                self.tell("main", max(steps / (most * self.chains), self.paid()), steps, steps // self.thin)
             return parts
 
         base = self.account.charged
@@ -472,7 +473,20 @@ class _Run:
             return
         with self.lock:
             spent = self.account.epsilon_at(self.account.charged)
-            self.progress(Progress(phase, spent, self.budget.epsilon, steps, draws, min(share, 1.0)))
+            self.progress(
+                Progress(phase, spent, self.budget.epsilon, steps, draws, min(share, 1.0), self.effective_so_far)
+            )
+
+    def paid(self) -> float:
+        """The part of the chains' shares that is spent."""
+        return sum(share.spent for share in self.shares) / sum(share.limit for share in self.shares)
+
+    def effective_so_far(self) -> float:
+        """The least effective draws of a coefficient so far; NaN while there are too few to tell."""
+        chains = [np.concatenate([_none(self.model), *(part.draws for part in parts)]) for parts in self.so_far]
+        kept = min(map(len, chains))
+        least = np.nan if kept < FEWEST else np.fmin.reduce(diagnostic("ess", np.stack([c[:kept] for c in chains])))
+        return float(least)
 
     # -- what comes out ----------------------------------------------------------------------------------------------
     def posterior(self, results: list[list[Released]], base: float) -> Posterior:

@@ -13,5 +13,5 @@ COMMANDS = {
     "predict": "predict new records from a posterior, with intervals",
     "report": "write the report of a posterior again",
     "audit": "try to catch every method giving away more than it charges for",
-    "demo": "sample a posterior of the shipped Adult census data",
+    "demo": "a private fit of the shipped Adult census table",
 }

@@ -31,6 +31,7 @@ class Dataset(NamedTuple):
 # as files, for the command line
 ADULT_TABLE = Path(__file__).with_name("adult.csv.gz")
 ADULT_SCHEMA = Path(__file__).with_name("adult.toml")
+DEMO_SCHEMA = Path(__file__).with_name("adult_demo.toml")  # fewer columns, for ``dpfastmh demo``
 
 
 def adult() -> Dataset:
