@@ -26,7 +26,7 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
         description="Private, exact, fast Bayesian inference under a total (epsilon, delta).",
         epilog="dpfastmh COMMAND --help shows a command's options, with examples.",
     )
-    top.add_argument("--version", action="version", version=f"dpfastmh {__version__}")
+    top.add_argument("-V", "--version", action="version", version=f"dpfastmh {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter)

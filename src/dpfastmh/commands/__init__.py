@@ -13,5 +13,6 @@ COMMANDS = {
     "predict": "predict new records from a posterior, with intervals",
     "report": "write the report of a posterior again",
     "audit": "try to catch every method giving away more than it charges for",
+    "completion": "a script that completes commands and options in your shell",
     "demo": "a private fit of the shipped Adult census table",
 }

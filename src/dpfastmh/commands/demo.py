@@ -1,7 +1,7 @@
 """A private fit of the Adult census table that ships with dpfastmh: who earned more than 50,000 dollars in 1994?
 
-The same as ``dpfastmh fit`` with the shipped table and schema, at epsilon = 4 and delta = 1e-6. The likelihood is tempered
-at 30, so that this budget buys enough draws of all eight coefficients. The results go to a new folder.
+The same as ``dpfastmh fit`` with the shipped table and schema, at epsilon = 4 and delta = 1e-6. The likelihood is
+tempered at 30, so that this budget buys enough draws of all eight coefficients. The results go to a new folder.
 """
 
 from __future__ import annotations
