@@ -60,9 +60,7 @@ def test_options_are_those_of_the_parser() -> None:
     ],
 )
 def test_bash_completes(scripts: dict[str, Path], words: list[str], found: str) -> None:
-    script = (
-        f'source {scripts["bash"]}; COMP_WORDS=("$@"); COMP_CWORD=$(($#-1)); _dpfastmh; echo "${{COMPREPLY[*]}}"'
-    )
+    script = f'source {scripts["bash"]}; COMP_WORDS=("$@"); COMP_CWORD=$(($#-1)); _dpfastmh; echo "${{COMPREPLY[*]}}"'
     assert answer("bash", "-c", script, "bash", *words)[0] == found
 
 

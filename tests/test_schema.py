@@ -153,7 +153,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "floats": (changed("b", {"categories": [0.5, 1.5]}), "column 'b': categories must be texts"),
     "NUL": (changed("b", {"categories": ["u", "v\0"]}), "column 'b'.* NUL"),
     "65 bits": (changed("b", {"categories": [0, 2**63]}), "column 'b'.* 64 bits"),
-    "one class": (changed("y", {"categories": ["yes"]}), "column 'y': one category|'y'.* has 1 categories: give two"),
+    "one class": (changed("y", {"categories": ["yes"]}), "column 'y': one category|'y'.* has one category: give two"),
     "three classes": (changed("y", {"categories": [1, 2, 3]}), "'y'.* has 3 categories: give two"),
     "softmax of one": (changed("y", {"categories": [1]}, "softmax"), "column 'y': one category"),
     "target as feature": (changed("y", {"bounds": [0, 1]}), "'y' is the target.* bounds do nothing.* no feature"),

@@ -50,8 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"dpfastmh {chosen.command}: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print(f"dpfastmh {chosen.command}: stopped", file=sys.stderr)
+    except KeyboardInterrupt as stop:  # what a stopped run has spent is in its message
+        print(f"dpfastmh {chosen.command}: {stop.args[0] if stop.args else 'stopped'}", file=sys.stderr)
         return 1
 
 

@@ -10,6 +10,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -28,6 +29,21 @@ def check_new_folder(folder: str | os.PathLike[str]) -> Path:
     if not os.access(parent, os.W_OK | os.X_OK):
         raise OutputError(f"{path}: no permission to write in {parent}")
     return path
+
+
+def check_room(folder: str | os.PathLike[str], size: int) -> None:
+    """Refuse a folder whose disk has no room for this many bytes, or takes none: found out by writing them."""
+    path = Path(folder)
+    probe = _beside(path)
+    try:
+        _write(probe, bytes(size))
+    except OSError as error:
+        raise OutputError(
+            f"{path} could not be written ({_reason(error)}): make room or choose another folder; nothing was spent"
+        ) from None
+    finally:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)
 
 
 def create_folder(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -> Path:

@@ -393,8 +393,9 @@ def _outcome(name: str, table: Any, model: str, cap: int | None) -> Column:
         return Column(name, bounds=_bounds(name, table["bounds"]), missing=missing)
     categories = _categories(name, table["categories"])
     if model == "logistic" and len(categories) != 2:
+        count = "one category" if len(categories) == 1 else f"{len(categories)} categories"
         raise SchemaError(
-            f"column {name!r}, the target of model 'logistic', has {len(categories)} categories: give two, the second"
+            f"column {name!r}, the target of model 'logistic', has {count}: give two, the second"
             " being the event; model 'softmax' takes more"
         )
     return Column(name, categories=categories, missing=missing)

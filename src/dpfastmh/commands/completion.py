@@ -119,7 +119,8 @@ def fish() -> str:
 
     lines = ["# completion of dpfastmh for fish: a file in ~/.config/fish/completions"]
     lines += [
-        f"complete -c dpfastmh -n __fish_use_subcommand -f -a {name} -d {_fish(text)}" for name, text in COMMANDS.items()
+        f"complete -c dpfastmh -n __fish_use_subcommand -f -a {name} -d {_fish(text)}"
+        for name, text in COMMANDS.items()
     ]
     lines += [
         "complete -c dpfastmh -n __fish_use_subcommand -s h -l help -d 'show the help'",

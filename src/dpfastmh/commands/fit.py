@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +31,9 @@ EXAMPLES = """examples:
 Every run spends its own budget: running it twice costs twice. Ctrl-C ends a run with what was drawn so far, and what
 that cost. Exit codes: 0 done, 1 refused or failed with one line, 2 wrong usage.
 """
+
+
+ROOM = 8_000_000  # bytes that must be free before a budget is spent; results are rarely larger
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,13 +70,15 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check everything that can be checked for free, sample, write, print."""
-    from dpfastmh.outputs import check_new_folder
+    from dpfastmh.outputs import check_new_folder, check_room
     from dpfastmh.schema import Schema
 
     check_new_folder(arguments.output)
     schema = Schema.load(arguments.schema)
+    check_room(arguments.output, ROOM)
     posterior = fitted(arguments, schema)
-    where = written(posterior, arguments.output)
+    with uninterrupted():
+        where = written(posterior, arguments.output)
     show(posterior, where, as_json=arguments.json)
     return 0
 
@@ -77,14 +86,20 @@ def run(arguments: argparse.Namespace) -> int:
 def fitted(arguments: argparse.Namespace, schema: Schema) -> Posterior:
     """``sample`` with a display."""
     from dpfastmh.budget import Budget
+    from dpfastmh.data.tables import open_table
     from dpfastmh.display import Display
     from dpfastmh.sampling import sample
 
     unit, most = unit_of(arguments, schema)
+    table = open_table(arguments.data)
+    needed = [*(column.name for column in schema.features), schema.target, *([] if unit is None else [unit])]
+    table.check(needed)
+    if not arguments.quiet:
+        tell_ignored([name for name in dict.fromkeys(table.names) if name not in needed])
     with Display(quiet=arguments.quiet or arguments.json) as display:
         return sample(
             schema.build(arguments.temperature),
-            arguments.data,
+            table,
             target=schema.target,
             unit=unit,
             max_rows_per_unit=most,
@@ -102,11 +117,32 @@ def fitted(arguments: argparse.Namespace, schema: Schema) -> Posterior:
         )
 
 
+def tell_ignored(names: list[str], most: int = 8) -> None:
+    """Columns that the schema does not name are no mistake, but a misspelt one should be seen."""
+    if names:
+        more = f" and {len(names) - most} more" if len(names) > most else ""
+        shown = ", ".join(map(repr, names[:most]))
+        print(f"dpfastmh fit: columns that the schema does not name are ignored: {shown}{more}", file=sys.stderr)
+
+
 def unit_of(arguments: argparse.Namespace, schema: Schema) -> tuple[str | None, int]:
     unit = arguments.unit or schema.unit
     if unit is None and arguments.max_rows_per_unit is not None:
         raise ValueError("--max-rows-per-unit needs --unit or a unit in the schema: whose rows are they?")
     return unit, arguments.max_rows_per_unit or schema.max_rows_per_unit
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits: what is being written has been paid for."""
+    if threading.current_thread() is not threading.main_thread():  # which no signal reaches
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def written(posterior: Posterior, folder: Path) -> Path:
@@ -121,8 +157,11 @@ def written(posterior: Posterior, folder: Path) -> Path:
         try:
             write_outputs(posterior, rescue)
         except OutputError:
+            print(posterior.summary())  # all that can be saved of what was paid for
             spent = posterior.privacy.epsilon_spent
-            raise OutputError(f"{error}. The results are lost, and epsilon = {spent:.3g} was spent") from None
+            raise OutputError(
+                f"{error}. Draws and report are lost, epsilon = {spent:.3g} was spent: keep the summary above"
+            ) from None
         print(f"dpfastmh fit: {error}. The results are in {rescue}", file=sys.stderr)
         return rescue
 

@@ -103,7 +103,9 @@ class Table(NamedTuple):
 
 
 def open_table(source: Any) -> Table:
-    """A table from a path, an Arrow stream or a mapping of arrays; no cell is read yet."""
+    """A table from a path, an Arrow stream or a mapping of arrays; no cell is read yet. An open one stays as it is."""
+    if isinstance(source, Table):
+        return source
     if isinstance(source, str | os.PathLike):
         return _file(os.fspath(source))
     with readable("the table"):
