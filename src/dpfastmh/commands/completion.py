@@ -117,14 +117,12 @@ def _zsh_option(option: Option) -> list[str]:
 def fish() -> str:
     from dpfastmh.commands import COMMANDS
 
-    lines = ["# completion of dpfastmh for fish: a file in ~/.config/fish/completions"]
-    lines += [
-        f"complete -c dpfastmh -n __fish_use_subcommand -f -a {name} -d {_fish(text)}"
-        for name, text in COMMANDS.items()
-    ]
-    lines += [
-        "complete -c dpfastmh -n __fish_use_subcommand -s h -l help -d 'show the help'",
-        "complete -c dpfastmh -n __fish_use_subcommand -s V -l version -d 'show the version'",
+    first = "complete -c dpfastmh -n __fish_use_subcommand"
+    lines = [
+        "# completion of dpfastmh for fish: a file in ~/.config/fish/completions",
+        *(f"{first} -f -a {name} -d {_fish(text)}" for name, text in COMMANDS.items()),
+        f"{first} -s h -l help -d 'show the help'",
+        f"{first} -s V -l version -d 'show the version'",
     ]
     for command in COMMANDS:
         when = f"complete -c dpfastmh -n '__fish_seen_subcommand_from {command}'"
