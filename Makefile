@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
 
-.PHONY: setup demo test test-slow bench lint format clean
+.PHONY: setup demo test test-slow bench lint format picture clean
 
 setup: $(STAMP)
 
@@ -36,5 +36,9 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# docs/report.png, anew; needs Chromium
+picture: setup
+	$(BIN)/python benchmarks/make_report_picture.py
+
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis screenshots
