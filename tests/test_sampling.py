@@ -271,7 +271,7 @@ def test_private_objects_cannot_be_copied_out() -> None:
 
 
 def beside_states(seed: int) -> tuple[int, int, bool]:
-    """What a chain of 500 moves releases beside its states, the acceptances that lead to them, and their public cost."""
+    """What a chain of 500 moves releases beside its states, acceptances and their cost."""
     table = np.vstack([X[:50], -X[:50]])
     answers = np.concatenate([Y[:50], Y[:50]])
     records = PrivateRecords(MODEL, MODEL.load(table, answers), units=100, seed=seed)
