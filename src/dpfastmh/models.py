@@ -224,7 +224,7 @@ def _energies_known(loss: Any, features: int) -> float:
     if getattr(loss, "df", 1.0) > 2.0**17 or getattr(loss, "cap", 1.0) > 2.0**16:
         return -1.0
     steepest = max(loss.constants[0], 1.0 / getattr(loss, "scale", 1.0))
-    return FARTHEST / steepest / (1.0 + features / 64.0) / min(loss.predictors, 2)
+    return float(FARTHEST / steepest / (1.0 + features / 64.0) / min(loss.predictors, 2))
 
 
 def _class_count(loss: Any) -> int:

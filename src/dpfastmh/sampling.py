@@ -218,7 +218,7 @@ def sample(
 
 
 def _whole(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
 def _checked_start(model: Model, start: npt.ArrayLike | None) -> FloatArray | None:
