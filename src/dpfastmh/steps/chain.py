@@ -322,7 +322,7 @@ def step_cost(meter, rule, batch, limit):
     if batch == MINIBATCH:
         return look_up(meter.minibatch, first, 0.0)
     bound = limit.order2 if batch == ORDER2 else limit.order1
-    ratio = bound / rate_per_row(rule, bound, limit.first)
+    ratio = bound / rate_per_row(rule, bound, limit.first) if bound > 0.0 else 1.0  # a move of no length: 0/0
     return look_up(meter.expanded, first, ratio * bound)
 
 
