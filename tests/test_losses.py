@@ -650,3 +650,10 @@ def test_the_mixture_s_published_and_true_constants() -> None:
     assert at_edge["paper"] == pytest.approx(math.hypot(15, 9) / 2 / 500)
     assert round(float(at_edge["paper"]) * 500, 2) == 8.75
     assert round(float(at_edge["lipschitz"]) * 500, 2) == 6.36
+
+
+def test_a_slope_of_counts_does_not_overflow() -> None:
+    """A count over a mean of 10⁻³⁰⁰ is infinite; the slope is not, and gradients of it are cast to whole numbers."""
+    for eta in (-1e4, -700.0, -650.0):
+        assert losses.slope(Poisson(1e12), eta, 1e12) == pytest.approx(-1e12, rel=1e-9)
+        assert losses.slope(Poisson(1e12), eta, 0.0) == pytest.approx(0.0, abs=1e-200)

@@ -349,6 +349,17 @@ REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {
     "no chains": (lambda: sample(MODEL, X, Y, budget=BUDGET, chains=0), "chains=0"),
     "no draws": (lambda: sample(MODEL, X, Y, budget=BUDGET, draws=0), "draws=0"),
     "no time": (lambda: sample(MODEL, X, Y, budget=BUDGET, max_time=math.nan), "max_time=nan"),
+    "draws NaN": (lambda: sample(MODEL, X, Y, budget=BUDGET, draws=math.nan), "draws=nan"),  # type: ignore[arg-type]
+    "draws endless": (lambda: sample(MODEL, X, Y, budget=BUDGET, draws=math.inf), "draws=inf"),  # type: ignore[arg-type]
+    "chains 1.5": (lambda: sample(MODEL, X, Y, budget=BUDGET, chains=1.5), "chains=1.5"),  # type: ignore[arg-type]
+    "a start of another model": (lambda: sample(MODEL, X, Y, budget=BUDGET, start=[0.0, 0.0]), "give 4 finite numbers"),
+    "a start that is no number": (lambda: sample(MODEL, X, Y, budget=BUDGET, start=[math.nan] * 4), "4 finite numbers"),
+    "rows of nobody": (lambda: sample(MODEL, X, Y, budget=BUDGET, max_rows_per_unit=5), "without a unit column"),
+    "thrift NaN": (lambda: Settings(thrift=math.nan), "thrift is nan"),
+    "dispersion NaN": (lambda: Settings(dispersion=math.nan), "dispersion is nan"),
+    "weights below 0": (lambda: Settings(gradient_weights=(1.0, -0.5, 1.0, 1.0)), "gradient_weights are"),
+    "no Hessian": (lambda: Settings(hessian_rounds=()), "hessian_rounds are"),
+    "lazier than its coin": (lambda: Settings(laziness=1e-9), "laziness is 1e-09"),
     "laziness 2": (lambda: sample(MODEL, X, Y, budget=BUDGET, laziness=2.0), "laziness is 2.0"),
     "a unit without a table": (lambda: sample(MODEL, X, Y, budget=BUDGET, unit="id"), "give the table as x"),
     "y beside a target": (lambda: sample(MODEL, X, Y, budget=BUDGET, target="y"), "leave y out"),

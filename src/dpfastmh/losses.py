@@ -311,7 +311,8 @@ def _poisson_change(loss: Any, eta: float, step: float, y: float) -> Any:
 @slope.of(Poisson)
 def _poisson_slope(loss: Any, eta: float, y: float) -> Any:
     held = max(eta, _FLOOR)
-    return sigmoid(held) * (1.0 - y / softplus(held))
+    s = sigmoid(held)
+    return s - y * (s / softplus(held))  # y over the mean alone overflows
 
 
 @curvature.of(Poisson)

@@ -147,7 +147,7 @@ class GLM(Model):
             l1=l1,
             l2=l2,
             l3=l3,
-            known=FARTHEST * getattr(self.loss, "scale", 1.0) / max(1.0, getattr(self.loss, "cap", 1.0)),
+            known=_energies_known(self.loss, len(self.domain)),
             inverse_temperature=1.0 / self.temperature,
         )
 
@@ -211,6 +211,20 @@ class GLM(Model):
             values = np.clip(values, *self.target_bounds)
         farthest = min(FARTHEST * self.loss.scale, float(np.finfo(np.float32).max))
         return np.clip(values, -farthest, farthest)
+
+
+def _energies_known(loss: Any, features: int) -> float:
+    """|x·θ| up to which a row's energy is computed to 2⁻³³; −1 where it never is.
+
+    Counted in units of 2⁻³⁷: with |x·θ|·max(L1, 1/scale) ≤ 2¹⁶ no number on the way exceeds 2¹⁷, an energy takes some
+    eight roundings, and a dot product d/8 + 4 on sums of |x_jθ_j| ≤ 2 s(θ): 16 + d/4, of which 2⁻³³ allows 16. (Several
+    predictors: twice that.) Student's r²/(r² + ν s²) makes roundings of r count up to ν + 1 times, and a count's own
+    part y·log(mean) is as large as the cap.
+    """
+    if getattr(loss, "df", 1.0) > 2.0**17 or getattr(loss, "cap", 1.0) > 2.0**16:
+        return -1.0
+    steepest = max(loss.constants[0], 1.0 / getattr(loss, "scale", 1.0))
+    return float(FARTHEST / steepest / (1.0 + features / 64.0) / min(loss.predictors, 2))
 
 
 def _class_count(loss: Any) -> int:

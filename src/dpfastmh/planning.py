@@ -92,10 +92,17 @@ class Settings:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: it is a share, between 0 and 1")
         if not 0.0 <= self.adapt_share < 1.0:
             raise ValueError(f"adapt_share is {self.adapt_share!r}: it is a share, from 0 to below 1")
-        if not (self.laziness is None or 0.0 < self.laziness <= 1.0):
-            raise ValueError(f"laziness is {self.laziness!r}: it is the probability of a real step, in (0, 1]")
+        if not (self.laziness is None or 1e-6 <= self.laziness <= 1.0):
+            raise ValueError(f"laziness is {self.laziness!r}: the probability of a real step, from 0.000001 to 1")
         if not (self.scale is None or 0.0 < self.scale < math.inf):
             raise ValueError(f"scale is {self.scale!r}: it must be a finite number above 0")
+        for name, least in (("dispersion", 0.0), ("thrift", 0.0), ("patience", 0.0), ("least_draws", -math.inf)):
+            if not least <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)!r}: it must be a finite number, not negative")
+        if not all(0.0 < weight < math.inf for weight in self.gradient_weights):
+            raise ValueError(f"gradient_weights are {self.gradient_weights!r}: all must be finite and above 0")
+        if not self.hessian_rounds or min(self.hessian_rounds) < 0:
+            raise ValueError(f"hessian_rounds are {self.hessian_rounds!r}: name at least one round, from 0")
         if max(self.hessian_rounds) >= len(self.gradient_weights) - 1:
             raise ValueError("hessian_rounds must leave at least one later round of gradients")
 

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -170,10 +171,15 @@ def sample(
         Called with a ``Progress`` from time to time. An interrupt (Ctrl-C) ends the run with what was released so far.
     """
     settings = _settled(settings, laziness)
-    if chains < 1 or (draws is not None and draws < 1) or (max_time is not None and not 0.0 < max_time < math.inf):
-        raise ValueError(f"chains={chains}, draws={draws}, max_time={max_time}: each must be above 0")
+    if not _whole(chains) or not (draws is None or _whole(draws)):
+        raise ValueError(f"chains={chains}, draws={draws}: each must be a whole number above 0")
+    if max_time is not None and not 0.0 < max_time < math.inf:
+        raise ValueError(f"max_time={max_time}: it must be a number of seconds above 0")
     if method not in METHODS:
         raise ValueError(f"method is {method!r}: private sampling has {', '.join(METHODS)}")
+    if unit is None and max_rows_per_unit != 1:
+        raise ValueError(f"max_rows_per_unit is {max_rows_per_unit!r} without a unit column: name it with unit")
+    start = _checked_start(model, start)
     records = _records(model, x, y, target, unit, max_rows_per_unit, missing, seed, threads)
     budget.check_rows(records.units, force=force)
     cap = min(STEPS_CAP, budget.most_steps() // chains - 100)
@@ -209,6 +215,27 @@ def sample(
     except KeyboardInterrupt:
         spent = account.epsilon_spent()
         raise KeyboardInterrupt(f"stopped, and no draws are kept. Spent: epsilon = {spent:.3g}.") from None
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
+
+
+def _checked_start(model: Model, start: npt.ArrayLike | None) -> FloatArray | None:
+    """The start as finite numbers, one for each parameter: a mistake must not come out after releases were paid for."""
+    if start is None:
+        return None
+    try:
+        point = np.array(start, dtype=np.float64).reshape(-1)
+    except (TypeError, ValueError):
+        point = np.full(1, math.nan)
+    p = len(model.parameters)
+    if point.size != p or not np.isfinite(point).all():
+        raise ValueError(f"start is {start!r}: give {p} finite numbers, one for each parameter")
+    box = model.parameter_box
+    if box is not None and not (np.all(box[0] <= point) and np.all(point <= box[1])):
+        raise ValueError("start lies outside the parameter box: start inside it")
+    return point
 
 
 def _settled(settings: Settings | None, laziness: float | None) -> Settings:

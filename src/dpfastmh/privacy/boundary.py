@@ -16,8 +16,9 @@ and of this unit's part. Weights are whole multiples of 2⁻⁴⁸ and energies 
 ``CELLS``, and so does the rounding of σ(ℓ), an error of ℓ below 2⁻⁴⁹. The expansion's G·δ + v·δ + ½δᵀHδ is computed in
 floating point from whole-number sums over N rows, with at most 1,024 accepted increments and p products; one unit's
 part is off by a share below N·(1100 + 16p)·2⁻⁵² of its bound as long as θ stays near θ̂, which ``charged_for`` sees to
-in the loop (docs/guarantee.md has the proof). Row numbers and thinning are off by relative N·2⁻⁶⁴. ``widening``
-is four times the sum of these; every bound is charged (1 + widening) times over.
+in the loop (docs/guarantee.md has the proof). Row numbers and thinning are off by relative N·2⁻⁶⁴, for all rows at once
+where their number is private. ``widening`` is four times the sum of these; every bound is charged (1 + widening) times
+over.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 FloatArray = npt.NDArray[np.float64]
 CELLS = 2.0**-31
+LEAST_LAZINESS = 1e-6  # the lazy coin has 53 bits: below, its own rounding would be a part of what is charged
 LARGEST_BOUND = 8.0  # of one unit: moves that could change its log-likelihood by more are never made
 
 
@@ -260,9 +262,11 @@ class PrivateChain:
         )
 
 
-def widening(parameters: int, rows: int) -> float:
+def widening(parameters: int, rows: int, rows_per_unit: int = 1) -> float:
     """The relative allowance for rounding; see the head of this file."""
-    return 4.0 * (rows * (1100.0 + 16.0 * parameters) * 2.0**-52 + rows * 2.0**-64 + 2.0**-50)
+    own = 4.0 * (rows * (1100.0 + 16.0 * parameters) * 2.0**-52 + rows * 2.0**-64 + 2.0**-50)
+    # the number of rows is private: beside another number of them everybody else's rows are picked a little otherwise
+    return own if rows_per_unit == 1 else own + 4.0 * (rows * 2.0**-32) ** 2
 
 
 @lru_cache(maxsize=32)
@@ -284,8 +288,10 @@ def make_meter(model: Model, method: Method, alpha: float, units: int, rows_per_
     ratio = method.rates(units)[1]
     if mini and acceptance != "barker":
         raise ValueError("penalty acceptance is private on the full batch only: use DPFastMHFull, or barker")
-    if mini and not ratio <= 1.0:
-        raise ValueError(f"ratio is {ratio:g}: a private minibatch needs x = Nb/λ of at most 1; use DPFastMH")
+    if mini and not 1e-3 <= ratio <= 1.0:
+        raise ValueError(f"ratio is {ratio:g}: a private minibatch needs x = Nb/λ of 0.001 to 1; use DPFastMH")
+    if not method.laziness >= LEAST_LAZINESS:
+        raise ValueError(f"laziness is {method.laziness:g}: a private chain needs at least {LEAST_LAZINESS:g}")
     shared: dict[str, Any] = {
         "laziness": method.laziness,
         "rows_per_unit": rows_per_unit,
@@ -301,6 +307,6 @@ def make_meter(model: Model, method: Method, alpha: float, units: int, rows_per_
         _table(alpha, largest, "full", acceptance, variance, 1.0, **shared) if full else refused,
         _table(alpha, largest, "minibatch", "barker", None, ratio, **shared) if mini else refused,
         _table(alpha, 2.0 * largest, "control-variate", "barker", None, 1.0, **shared) if expands else refused,
-        widening(len(model.parameters), units * rows_per_unit),
+        widening(len(model.parameters), units * rows_per_unit, rows_per_unit),
         LARGEST_BOUND / rows_per_unit,
     )

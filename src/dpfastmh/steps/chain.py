@@ -109,7 +109,7 @@ class Memory(NamedTuple):
     tried: np.ndarray  # per coordinate or direction
     accepted: np.ndarray
     spent: np.ndarray  # (1,) cost so far; public, as are the two counts above
-    farthest: np.ndarray  # (1,) how far θ was from θ̂ since the last refresh; public
+    farthest: np.ndarray  # (1,) the largest s(θ) since the last refresh; public
 
 
 # Σ U_i(θ) in whole cells and whether it is known; steps; steps that looked at data; rows read by minibatches; full
@@ -213,14 +213,15 @@ def rate_per_row(rule, bound, first):
 
 
 @inlined
-def choose_batch(rule, limit, energies_known=True, curvature_known=True):
+def choose_batch(rule, limit, energies_known=True, gradient_known=True, curvature_known=True):
     """The allowed batch with the fewest expected rows, N(r + b) against N; −1 when none is possible.
 
-    Without known energies there is no full batch, without known H(θ − θ̂) no second order (``charged_for``).
+    What is known (``charged_for``) is the same for the reverse move, as all else here: both directions choose alike.
     """
     best, fewest = -1, np.inf
     for batch in (ORDER2, ORDER1, MINIBATCH):
-        if rule.allowed[batch] and (batch != ORDER2 or curvature_known):
+        known = batch == MINIBATCH or (gradient_known if batch == ORDER1 else curvature_known)
+        if rule.allowed[batch] and known:
             bound = limit.first
             if batch == ORDER1:
                 bound = limit.order1
@@ -321,7 +322,7 @@ def step_cost(meter, rule, batch, limit):
     if batch == MINIBATCH:
         return look_up(meter.minibatch, first, 0.0)
     bound = limit.order2 if batch == ORDER2 else limit.order1
-    ratio = bound / rate_per_row(rule, bound, limit.first)
+    ratio = bound / rate_per_row(rule, bound, limit.first) if bound > 0.0 else 1.0  # a move of no length: 0/0
     return look_up(meter.expanded, first, ratio * bound)
 
 
@@ -403,17 +404,16 @@ def _curvature_step(reference, memory, place, direction):
 
 
 @inlined
-def _keep_move(model, reference, place, memory, coordinate, direction, batch, following):
-    """θ ← θ′ and everything that follows from it."""
-    if reference.order == 2:
-        if coordinate >= 0:
-            for j in range(place.theta.size):
-                memory.curvature[j] += place.delta[coordinate] * reference.hessian[coordinate, j]
-        else:
-            if batch != ORDER2:
-                _curvature_step(reference, memory, place, direction)
-            for j in range(place.theta.size):
-                memory.curvature[j] += memory.curvature_step[j]
+def _keep_move(model, reference, place, memory, coordinate, batch, following, curvature_known):
+    """θ ← θ′ and everything that follows from it.
+
+    H(θ − θ̂) moves by increments only along coordinates, and only inside the region where its rounding is charged for:
+    after any other move it is computed afresh, so that what is known of it depends on θ and θ′ alone. Spreads move by
+    increments until s(θ) has halved: what an increment rounds away stays small beside them.
+    """
+    if reference.order == 2 and coordinate >= 0:
+        for j in range(place.theta.size):
+            memory.curvature[j] += place.delta[coordinate] * reference.hessian[coordinate, j]
     if coordinate >= 0:
         place.theta[coordinate] = place.proposal[coordinate]
         place.offset[coordinate] = place.offset_next[coordinate]
@@ -425,7 +425,9 @@ def _keep_move(model, reference, place, memory, coordinate, direction, batch, fo
     memory.integers[KNOWN] = 1 if batch == FULL else 0
     memory.integers[ENERGY] = following
     memory.integers[SINCE] += 1
-    if memory.integers[SINCE] >= REFRESH:
+    memory.farthest[0] = max(memory.farthest[0], place.spreads[0])
+    stale = reference.order == 2 and (coordinate < 0 or not curvature_known)
+    if stale or memory.integers[SINCE] >= REFRESH or 2.0 * place.spreads[0] < memory.farthest[0]:
         refresh(model, reference, place, memory)
 
 
@@ -433,13 +435,13 @@ def _keep_move(model, reference, place, memory, coordinate, direction, batch, fo
 def refresh(model, reference, place, memory):
     """Recompute what accepted moves update by increments, so that rounding cannot pile up."""
     memory.integers[SINCE] = 0
-    memory.farthest[0] = 0.0
     for j in range(place.theta.size):
         place.offset[j] = place.theta[j] - reference.point[j]
         place.offset_next[j] = place.offset[j]
         place.proposal[j] = place.theta[j]
         place.delta[j] = 0.0
     locate(model, place)
+    memory.farthest[0] = place.spreads[0]
     if reference.order == 2:
         for j in range(place.theta.size):
             memory.curvature[j] = 0.0
@@ -472,14 +474,14 @@ def compile_advance(cache: bool, stamp: int):
         for step in range(steps):
             coordinate, direction = draw_move(proposal, streams.proposals, memory.normal, place)
             accepted, following, batch = False, 0, -1
+            energies_known, gradient_known, curvature_known = True, True, True
             if inside(proposal, place, coordinate):
                 limit = bounds(model, place, coordinate, reference)
                 # a move beyond reach is never made: the same rule both ways; NaN is beyond reach
                 if limit.first < np.inf and limit.first <= meter.reach:
-                    energies_known, curvature_known = True, True
                     if meter.active:
-                        energies_known, curvature_known = charged_for(model, place, memory, coordinate)
-                    batch = choose_batch(rule, limit, energies_known, curvature_known)
+                        energies_known, gradient_known, curvature_known = charged_for(model, place, coordinate)
+                    batch = choose_batch(rule, limit, energies_known, gradient_known, curvature_known)
             if meter.active:
                 cost = step_cost(meter, rule, batch, limit) if batch >= 0 else 0.0
                 if not memory.spent[0] + cost <= meter.limit:
@@ -523,7 +525,7 @@ def compile_advance(cache: bool, stamp: int):
                     accepted = uniform(streams.acceptance) < chance
             if accepted:
                 memory.accepted[counted] += 1
-                _keep_move(model, reference, place, memory, coordinate, direction, batch, following)
+                _keep_move(model, reference, place, memory, coordinate, batch, following, curvature_known)
             stay(place, coordinate)
             if (step + 1) % thin == 0:
                 for j in range(place.theta.size):

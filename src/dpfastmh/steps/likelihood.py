@@ -154,10 +154,11 @@ def bounds(model, place, coordinate, reference):
 
 
 @generic_inlined
-def charged_for(model, place, memory, coordinate):
-    """PUBLIC. Is the rounding of the full batch, and that of H(θ − θ̂), within what a step is charged for?
+def charged_for(model, place, coordinate):
+    """PUBLIC. Is the rounding of energies, of G·δ and of H(θ − θ̂) within what a step is charged for?
 
-    The proofs are in docs/guarantee.md, "Floating point". Asked after ``bounds``, where privacy is claimed.
+    The answers are the same for the reverse move and do not depend on the way to θ: detailed balance asks for that. The
+    proofs are in docs/guarantee.md, "Floating point". Asked after ``bounds``, where privacy is claimed.
     """
 
 
@@ -457,31 +458,32 @@ def _glm_bounds(model, place, coordinate, reference):
 
 
 @charged_for.of(GLMTable)
-def _glm_charged_for(model, place, memory, coordinate):
-    """Energies are known to 2⁻³³ while they stay below 2¹⁷; H(θ − θ̂) while Ŝ ≤ 30 s(δ) and Ŝ·L2·M̂ ≤ L1·s(δ).
+def _glm_charged_for(model, place, coordinate):
+    """Energies are known to 2⁻³³ up to ``model.known``; G·δ while Ŝ ≤ 30 s(δ); H(θ − θ̂) if also Ŝ·L2·M̂ ≤ L1·s(δ).
 
-    Ŝ = Σ β_j|δ_j|, and M̂ the largest Σ β_j|θ_j − θ̂_j| since H(θ − θ̂) was computed afresh, the move's end included. A
-    joint move rounds p + 1 times as often.
+    Ŝ = Σ β_j|δ_j|, and M̂ the larger Σ β_j|θ_j − θ̂_j| of the move's two ends. For a coordinate Ŝ = s(δ), so that all
+    moves are held to one region, L2·M̂ ≤ L1, and no move since H(θ − θ̂) was computed afresh has left it (``refresh``).
     """
     d = model.unit.size
-    far, moved = 0.0, 0.0
+    here, there, moved = 0.0, 0.0, 0.0
     if coordinate >= 0:
         size = moved = model.unit[coordinate % d] * abs(place.delta[coordinate])
-        roundings = 1.0
     else:
         for j in range(place.delta.size):
             moved += model.unit[j % d] * abs(place.delta[j])
         size = spread(model.support, _spread_classes(model), place.delta)
-        roundings = place.delta.size + 1.0
     if coordinate >= 0 and model.simple:
-        far = place.spreads[1]
+        here, there = place.spreads[1], place.spreads[3]
     else:
         for j in range(place.offset.size):
-            far += model.unit[j % d] * abs(place.offset[j])
-    memory.farthest[0] = max(memory.farthest[0], far)
+            here += model.unit[j % d] * abs(place.offset[j])
+            there += model.unit[j % d] * abs(place.offset_next[j])
     energies_known = max(place.spreads[0], place.spreads[2]) <= model.known
-    curvature_known = moved * model.l2 * roundings * (memory.farthest[0] + moved) <= model.l1 * size
-    return energies_known, curvature_known and moved <= 30.0 * size
+    gradient_known = moved <= 30.0 * size
+    inside = model.l2 * max(here, there) <= model.l1
+    if coordinate < 0:
+        inside = moved * model.l2 * max(here, there) <= model.l1 * size
+    return energies_known, gradient_known, gradient_known and inside
 
 
 @inlined

@@ -78,9 +78,11 @@ def _bounds(model, place, coordinate, reference):
 
 
 @charged_for.of(MixtureTable)
-def _charged_for(model, place, memory, coordinate):
-    """Records and parameters are bounded: energies stay far below 2¹⁷."""
-    return True, True
+def _charged_for(model, place, coordinate):
+    """Records and parameters are bounded, and so are energies: below 2¹⁶ they are known to 2⁻³³."""
+    reach = model.half_width + 3.0
+    largest = (0.5 * reach * reach + 3.0 * (reach + 1.5)) / model.variance
+    return largest * model.inverse_temperature <= 65536.0, True, True
 
 
 @locate.of(MixtureTable)

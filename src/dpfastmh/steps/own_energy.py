@@ -56,9 +56,9 @@ def table_class(difference: Callable[..., float], bound: Callable[..., float]) -
         return Bounds(first * model.inverse_temperature, np.inf, np.inf)
 
     @charged_for.of(EnergyTable)
-    def _charged_for(model, place, memory, coordinate):
+    def _charged_for(model, place, coordinate):
         """Differences are what the user's function returns: there is nothing to round before they are held to ±b."""
-        return True, True
+        return True, True, True
 
     @locate.of(EnergyTable)
     def _locate(model, place):
