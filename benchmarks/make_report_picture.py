@@ -12,7 +12,8 @@ PICTURE = Path(__file__).parents[1] / "docs" / "report.png"
 WIDTH, HEIGHT = 1180, 1460
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--disable-dev-shm-usage", "--hide-scrollbars",
 ]  # fmt: skip
 
 
