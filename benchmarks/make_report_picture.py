@@ -11,8 +11,9 @@ from pathlib import Path
 PICTURE = Path(__file__).parents[1] / "docs" / "report.png"
 WIDTH, HEIGHT = 1180, 1460
 FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars",
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--disable-dev-shm-usage", "--hide-scrollbars",
 ]  # fmt: skip
 
 
@@ -24,8 +25,8 @@ def main() -> None:
         out = Path(folder) / "out"
         subprocess.run([sys.executable, "-m", "dpfastmh", "demo", "--quiet", "-o", str(out)], check=True)
         page, profile = (out / "report.html").as_uri(), Path(folder) / "profile"
-        size = f"--window-size={WIDTH},{HEIGHT}"
-        subprocess.run([browser, *FLAGS, f"--user-data-dir={profile}", size, f"--screenshot={PICTURE}", page], check=True)
+        place = [f"--user-data-dir={profile}", f"--window-size={WIDTH},{HEIGHT}", f"--screenshot={PICTURE}"]
+        subprocess.run([browser, *FLAGS, *place, page], check=True)
     print(f"{PICTURE}: {PICTURE.stat().st_size:,} bytes")
 
 

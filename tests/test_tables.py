@@ -13,6 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -126,6 +127,7 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
     "pandas": lambda folder: pd.DataFrame(RAW),
     "pandas, categories": lambda folder: pd.DataFrame(RAW).astype({"sex": "category"}),
     "Polars": lambda folder: pl.DataFrame(RAW),
+    "DuckDB": lambda folder: duckdb.from_arrow(pa.table(RAW)),
     "pyarrow table": lambda folder: pa.table(RAW),
     "pyarrow reader": lambda folder: pa.table(RAW).to_reader(max_chunksize=3),
     "pyarrow batch": lambda folder: pa.table(RAW).to_batches()[0],

@@ -42,6 +42,26 @@ def findings(posterior: Posterior) -> list[PosteriorWarning]:
     return [warning for warning in found if warning is not None]
 
 
+def precision(posterior: Posterior) -> str:
+    """What the noise of the privacy budget did to the means, in words; empty where too few draws tell nothing.
+
+    A mean's standard error is r posterior standard deviations: the two together are √(1+r²) times the latter.
+    """
+    ess, ratio = posterior.ess(), posterior.mcse() / posterior.sds
+    if np.isnan(ess).all():
+        return ""
+    worst, best = int(np.nanargmin(ess)), int(np.nanargmax(ess))
+    off = float(np.nanmax(ratio))
+    widened = 100.0 * (np.sqrt(1.0 + off * off) - 1.0)
+    target = "posterior" if posterior.privacy.temperature == 1.0 else "tempered target"
+    return (
+        f"The budget bought {ess[worst]:,.0f} effective draws of {posterior.names[worst]}, the least, and "
+        f"{ess[best]:,.0f} of {posterior.names[best]}, the most. A mean here is therefore off by a standard error of "
+        f"at most {off:.2g} standard deviations of the {target}: added to it, the uncertainty of that coefficient is "
+        f"{widened:.2g}% larger than with a budget without limit."
+    )
+
+
 def _ended_early(posterior: Posterior) -> PosteriorWarning | None:
     kept = posterior.draws.shape[1]
     if kept >= FEW_DRAWS:

@@ -279,12 +279,18 @@ class Posterior:
         return by_class.reshape(self.draws.shape)
 
     def summary(self) -> Summary:
-        """Mean, standard deviation, 90% interval, effective draws, Monte Carlo error and R-hat, on both scales."""
+        """Mean, standard deviation, 90% interval, effective draws, Monte Carlo error and R-hat, on both scales.
+
+        Its notes say what the privacy budget did to precision, and what limits the conclusions.
+        """
+        from dpfastmh.findings import precision
+
         rows = self._rows("scaled", self.draws)
         original = self.original
         if original is not None:
             rows += self._rows("original", original)
-        notes = [temperature_note(self.privacy.temperature), *self.warnings, *map(str, self.findings())]
+        notes = [precision(self), temperature_note(self.privacy.temperature)]
+        notes += [*self.warnings, *map(str, self.findings())]
         return Summary(self.title, tuple(rows), tuple(note for note in notes if note))
 
     def _rows(self, scale: str, draws: FloatArray) -> list[Row]:

@@ -23,7 +23,7 @@ import numpy as np
 
 from dpfastmh import plots
 from dpfastmh.description import describe, model_name
-from dpfastmh.findings import FEW_EFFECTIVE, LARGE_RHAT, findings
+from dpfastmh.findings import FEW_EFFECTIVE, LARGE_RHAT, findings, precision
 from dpfastmh.netcdf import privacy_record, to_bytes
 from dpfastmh.outputs import create_folder, replace_file
 from dpfastmh.posterior import Posterior, Row
@@ -315,24 +315,14 @@ def _count(value: int | None) -> str:
 
 
 def _precision(posterior: Posterior) -> str:
-    ess, ratio = posterior.ess(), posterior.mcse() / posterior.sds
-    if np.isnan(ess).all():
+    text = precision(posterior)
+    if not text:
         return _section("What the budget did to precision", _p("Too few draws to tell."))
-    worst, best = int(np.nanargmin(ess)), int(np.nanargmax(ess))
-    off = float(np.nanmax(ratio))
-    widened = 100.0 * (math.sqrt(1.0 + off * off) - 1.0)
-    text = (
-        f"The budget bought {ess[worst]:,.0f} effective draws of {posterior.names[worst]}, the least, and "
-        f"{ess[best]:,.0f} of {posterior.names[best]}, the most. A mean read off this page is therefore off by a "
-        f"standard error of at most {off:.2g} standard deviations of the "
-        f"{'posterior' if posterior.privacy.temperature == 1.0 else 'tempered target'}: added to it, the uncertainty "
-        f"of that coefficient is {widened:.2g}% larger than with a budget without limit."
-    )
     advice = (
         "The error is that of sampling: it shrinks as one over the square root of the effective draws. Halving it "
         "takes roughly twice the ε, or four times the records. Ends of intervals are less certain than means."
     )
-    few = "" if ess[worst] >= FEW_EFFECTIVE else (
+    few = "" if np.nanmin(posterior.ess()) >= FEW_EFFECTIVE else (
         "With fewer than a hundred effective draws the standard deviations and intervals are rough themselves, and "
         "R-hat can miss a disagreement between chains."
     )  # fmt: skip
