@@ -10,6 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -268,6 +269,7 @@ def interrupted(folder: Path, at: str, *more: str) -> tuple[int, str, str]:
         seen += line
         if at in line:
             break
+    time.sleep(0.2)  # so that every chain has begun
     process.send_signal(signal.SIGINT)
     code, out, err = ended(process)
     return code, out, seen + err
