@@ -57,8 +57,15 @@ def started(arguments: Sequence[str], folder: Path, **options: Any) -> subproces
 
 def finished(arguments: Sequence[str], folder: Path, given: str | None = None, **options: Any) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of ``dpfastmh ARGUMENTS``."""
-    process = started(arguments, folder, **options)
-    out, err = process.communicate(given, timeout=300)
+    return ended(started(arguments, folder, **options), given)
+
+
+def ended(process: subprocess.Popen[str], given: str | None = None) -> tuple[int, str, str]:
+    """A process that does not end, a minute of compiling on a busy machine apart, is killed and fails the test."""
+    try:
+        out, err = process.communicate(given, timeout=600)
+    finally:
+        process.kill()
     return process.returncode, out, err
 
 
@@ -262,10 +269,10 @@ def interrupted(folder: Path, at: str, *more: str) -> tuple[int, str, str]:
         seen += line
         if at in line:
             break
-    time.sleep(0.2)
+    time.sleep(0.2)  # so that every chain has begun
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
-    return process.returncode, out, seen + err
+    code, out, err = ended(process)
+    return code, out, seen + err
 
 
 def test_an_interrupt_keeps_what_was_drawn_and_says_what_it_cost(tmp_path: Path) -> None:
