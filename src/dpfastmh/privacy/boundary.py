@@ -165,7 +165,9 @@ class PrivateRecords:
             chain_number=number,
             threads=self.threads,
             public_rows=self._most_rows,
-            meter=make_meter(self.model, method, account.alpha, self.units, self.rows_per_unit),
+            meter=make_meter(
+                self.model, method, account.alpha, self.units, self.rows_per_unit, also=account.also
+            ),
         )
         return PrivateChain(sampler, sampler.init(start), account)
 
@@ -277,8 +279,16 @@ def _table(
     return cost_table(alpha, largest, batch=batch, x=x, acceptance=acceptance, variance=variance, **shared)
 
 
-def make_meter(model: Model, method: Method, alpha: float, units: int, rows_per_unit: int = 1) -> Meter:
-    """What each kind of step costs at order α: a function of public numbers alone."""
+def make_meter(
+    model: Model,
+    method: Method,
+    alpha: float,
+    units: int,
+    rows_per_unit: int = 1,
+    *,
+    also: tuple[float, ...] = (),
+) -> Meter:
+    """What each kind of step costs at order α, and pro rata at those in ``also``: a function of public numbers alone."""
     from dpfastmh.steps.chain import Meter
 
     if method.acceptance == "metropolis":
@@ -293,6 +303,7 @@ def make_meter(model: Model, method: Method, alpha: float, units: int, rows_per_
     if not method.laziness >= LEAST_LAZINESS:
         raise ValueError(f"laziness is {method.laziness:g}: a private chain needs at least {LEAST_LAZINESS:g}")
     shared: dict[str, Any] = {
+        "also": also,
         "laziness": method.laziness,
         "rows_per_unit": rows_per_unit,
         "shift": rows_per_unit * CELLS,
