@@ -64,6 +64,22 @@ class Fingerprint:
                 words[missing[part]] = MISSING
             self._add(column, words)
 
+    def add_arrays(self, x: Any, y: Any, names: Sequence[str]) -> None:
+        """Records as arrays: the columns of x, by ``names`` or by number, and the target."""
+        if hasattr(x, "keys"):
+            for name in x.keys():  # noqa: SIM118 - of a data frame, only keys() is sure to mean its columns
+                if not names or name in names:
+                    self.add(str(name), np.asarray(x[name]))
+        else:
+            values = np.asarray(x)
+            columns = values[:, None] if values.ndim == 1 else values
+            for j in range(columns.shape[1]):
+                self.add(names[j] if j < len(names) else f"column {j + 1}", columns[:, j])
+        if y is not None:
+            targets = np.asarray(y)
+            for j, column in enumerate(targets.reshape(len(targets), -1).T):
+                self.add(f"target {j + 1}", column)
+
     def add(self, column: str, values: npt.NDArray[Any]) -> None:
         """Cells as Python hands them over: numbers, or what is compared by its text."""
         if values.dtype.kind in "biuf":

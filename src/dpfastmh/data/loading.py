@@ -63,9 +63,7 @@ def load(
     needed = [*(column.name for column in features), target, *([] if unit is None else [unit])]
     x = _Growing((len(model.domain),), dtype, table.rows)
     y = _Growing((), dtype, table.rows)
-    for scaled, targets in _projected(
-        model, table, needed, features, outcome, people, dtype, fingerprint
-    ):
+    for scaled, targets in _projected(model, table, needed, features, outcome, people, dtype, fingerprint):
         x.append(scaled)
         y.append(targets)
     units = y.size if people is None else people.count

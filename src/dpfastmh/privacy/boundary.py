@@ -175,9 +175,7 @@ class PrivateRecords:
             chain_number=number,
             threads=self.threads,
             public_rows=self._most_rows,
-            meter=make_meter(
-                self.model, method, account.alpha, self.units, self.rows_per_unit, also=account.also
-            ),
+            meter=make_meter(self.model, method, account.alpha, self.units, self.rows_per_unit, also=account.also),
         )
         return PrivateChain(sampler, sampler.init(start), account)
 
@@ -298,7 +296,7 @@ def make_meter(
     *,
     also: tuple[float, ...] = (),
 ) -> Meter:
-    """What each kind of step costs at order α, and pro rata at those in ``also``: a function of public numbers alone."""
+    """What each kind of step costs at order α (and pro rata at those in ``also``), from public numbers alone."""
     from dpfastmh.steps.chain import Meter
 
     if method.acceptance == "metropolis":
