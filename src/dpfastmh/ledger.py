@@ -25,14 +25,15 @@ import secrets
 import stat
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dpfastmh.budget import Budget, best_alpha, checked_count, epsilon_from_rdp, rdp_budget
+from dpfastmh.budget import Budget, best_alpha, checked_count, epsilon_from_rdp, float_reserve, rdp_budget
 from dpfastmh.ledger_store import Entry, Head, LedgerError, Store, Transaction
 from dpfastmh.privacy.filter import RenyiFilter
 
@@ -43,6 +44,9 @@ __all__ = ["Ledger", "LedgerError", "LedgerWarning", "Overdraft", "Reservation",
 
 CELLS = 2**64  # of Rényi divergence in a nat
 FORMAT = "dpfastmh ledger 1"
+COIN_SHARE = 0.1  # of δ at most, for the rounding of coins
+LEAST_STEPS = 10_000
+MOST_STEPS = 10_000_000_000  # of all runs
 ROW = "row"  # the unit of a table without a unit column
 OPEN, SETTLED, RECOVERED = "open", "settled", "recovered"
 Points = tuple[tuple[float, int], ...]  # (order, cells), the ledger's own order first
@@ -54,6 +58,10 @@ class LedgerDamaged(LedgerError):
 
 class Overdraft(LedgerError):
     """The data set's budget does not allow this run. Nothing was spent."""
+
+
+class _NoRoom(Exception):
+    """Turned into an ``Overdraft`` that says what would fit."""
 
 
 class LedgerWarning(UserWarning):
@@ -161,8 +169,9 @@ class State:
     def _created(self, entry: Entry, *, epsilon: float, delta: float, alpha: float, limit: int, **rest: Any) -> None:
         self.budget, self.alpha, self.limit = Budget(epsilon, delta), alpha, limit
         self.steps_limit, self.unit = rest["steps"], rest["unit"]
-        if fixed(self.budget) != (alpha, limit, self.steps_limit) and not _within(self.budget, alpha, limit):
-            raise ValueError("its limit is not what its budget allows")
+        exact = self.budget.minus_float_reserve(self.steps_limit)
+        if not 0 < limit <= Fraction(rdp_budget(exact.epsilon, exact.delta, alpha)) * CELLS:
+            raise ValueError("its limit is not one that its budget allows")
 
     def _reserved(
         self, entry: Entry, *, run: str, points: Any, columns: dict[str, str], units: int, **rest: Any
@@ -219,20 +228,19 @@ def _points(listed: Any, alpha: float) -> Points:
 def fixed(budget: Budget) -> tuple[float, int, int]:
     """What is fixed when a data set is created: the order, its limit in cells, and how many releases δ pays for.
 
-    A hundredth of δ at most pays for the rounding of coins (`dpfastmh.budget.float_reserve`), those of all runs
-    together; the rest is turned into a limit at the order that buys the most near-Gaussian cost.
+    A tenth of δ at most pays for the rounding of coins (`dpfastmh.budget.float_reserve`), those of all runs together;
+    the rest is turned into a limit at the order that buys the most near-Gaussian cost.
     """
-    steps = budget.most_steps()
+    steps = int(min(COIN_SHARE * budget.delta / float_reserve(1, budget.epsilon), MOST_STEPS))
+    if steps < LEAST_STEPS:
+        raise LedgerError(
+            f"epsilon={budget.epsilon:g} is too large for delta={budget.delta:g}: the rounding of random numbers would "
+            f"end everything after {steps} steps; lower epsilon, or raise delta"
+        )
     exact = budget.minus_float_reserve(steps)
     alpha = best_alpha(exact)
     limit = Fraction(rdp_budget(exact.epsilon, exact.delta, alpha))
     return alpha, (limit.numerator * CELLS) // limit.denominator, steps
-
-
-def _within(budget: Budget, alpha: float, limit: int) -> bool:
-    """Whether a limit of another version of this library is one that the budget allows."""
-    exact = budget.minus_float_reserve(budget.most_steps())
-    return 0 < limit <= Fraction(rdp_budget(exact.epsilon, exact.delta, alpha)) * CELLS
 
 
 def seal(secret: bytes, previous: str, seq: int, kind: str, at: str, body: str) -> str:
@@ -397,7 +405,7 @@ class Ledger:
         low, high = 0.0, state.total.epsilon
         if fits(high):
             return high
-        for _ in range(30):
+        for _ in range(15):
             middle = 0.5 * (low + high)
             low, high = (middle, high) if fits(middle) else (low, middle)
         return low if low > 1e-3 * state.total.epsilon else 0.0
@@ -412,7 +420,8 @@ class Ledger:
     def check(self, budget: Budget, unit: str | None) -> None:
         """Refuse, before anything is read, a run that would be refused anyway."""
         self.refresh()
-        self._admit(budget, 1_000, unit)
+        with self._no_room(budget):
+            self._admit(budget, 1_000, unit)
 
     def _admit(self, budget: Budget, steps: int, unit: str | None) -> tuple[float, int]:
         """A run's order and the cells that it gets, or why not."""
@@ -430,13 +439,21 @@ class Ledger:
         order, needed = _needed(budget, steps, state.alpha)
         granted = _granted(needed, state.left)
         if granted is None:
-            busy = sum(run.status == OPEN for run in state.runs.values())
+            raise _NoRoom
+        return order, granted
+
+    @contextmanager
+    def _no_room(self, budget: Budget) -> Iterator[None]:
+        """Says what would fit, once the lock is let go: finding that out takes a while."""
+        try:
+            yield
+        except _NoRoom:
+            busy = sum(run.status == OPEN for run in self._state.runs.values())
             more = f"; {busy} open run{'s' * (busy != 1)} may give some back" if busy else ""
             raise Overdraft(
-                f"data set {name!r} has room for one more run of epsilon = {self.largest(budget.delta):.3g} at "
+                f"data set {self.dataset!r} has room for one more run of epsilon = {self.largest(budget.delta):.3g} at "
                 f"delta = {budget.delta:g}, not {budget.epsilon:g}{more}. Nothing was spent"
-            )
-        return order, granted
+            ) from None
 
     def reserve(
         self,
@@ -458,7 +475,7 @@ class Ledger:
         seen = dict(columns or {})
         checked_count(units, "the number of units")
         with self._lock:
-            with self._store.transaction() as transaction:
+            with self._no_room(budget), self._store.transaction() as transaction:
                 self._catch_up(transaction)
                 self._recognise(seen, units)
                 if run in self._state.runs:

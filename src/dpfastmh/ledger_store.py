@@ -216,7 +216,7 @@ class Store:
         """The database's own words, but one line of them."""
         try:
             yield
-        except (DBAPIError, sqlite3.Error) as error:
+        except (DBAPIError, sqlite3.Error, UnicodeError, OverflowError) as error:  # a damaged file has it all
             said = " ".join(str(getattr(error, "orig", error)).split())[:200]
             if "no such table" in said or "does not exist" in said:
                 advice = "make one with dpfastmh ledger create"

@@ -202,7 +202,7 @@ def sample(
             raise BudgetTooSmall(f"{refused} Nothing was spent.")
     hold = None
     if ledger is not None:
-        cap = max(1000, min(cap, ledger.steps_left // chains - 100))
+        cap = max(1000, min(cap, ledger.steps_left // 2 // chains - 100))  # the other half for whoever runs meanwhile
         hold = ledger.reserve(
             budget,
             steps=chains * cap + 100,
