@@ -118,7 +118,7 @@ class Transaction:
         if self._connection.dialect.name != "sqlite":
             return ""
         found = [str(row[0]) for row in self._connection.exec_driver_sql("PRAGMA integrity_check(1)")]
-        return "" if found == ["ok"] else " ".join(found)[:200]
+        return "" if found == ["ok"] else " ".join(" ".join(found).split())[:200]
 
 
 class Store:
