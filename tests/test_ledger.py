@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -588,6 +589,45 @@ def test_recovering_gives_back_what_the_checkpoint_had_not_paid(ledger: Ledger, 
         hold.settle()
 
 
+def test_the_command_recovers_under_the_checkpoints_lock(
+    ledger: Ledger, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    hold = ledger.reserve(ONE, steps=1000, units=5)
+    file = tmp_path / "run.checkpoint"
+    file.write_text("state")
+    done: list[str] = []
+
+    class Keeper:
+        """What the command needs of ``dpfastmh.checkpoint``."""
+
+        @classmethod
+        def reopen(cls, path: Path) -> tuple[Keeper, None]:
+            done.append("locked")
+            return cls(), None
+
+        def discard(self) -> None:
+            done.append("discarded")
+            file.unlink()
+
+        def close(self) -> None:
+            done.append("unlocked")
+
+    def recorded(path: Path) -> SimpleNamespace:
+        return SimpleNamespace(run_id=hold.run_id, charged=Fraction(1, 100), alpha=hold.account.alpha)
+
+    monkeypatch.setitem(sys.modules, "dpfastmh.checkpoint", SimpleNamespace(Keeper=Keeper, recorded=recorded))
+    words = ["ledger", "recover", "--ledger", url, "--dataset", "patients"]
+    assert main(words) == 1
+    assert "recover needs --checkpoint FILE" in capfd.readouterr().err
+    assert main([*words, "--checkpoint", str(file)]) == 0
+    assert done == ["locked", "discarded", "unlocked"]
+    assert Ledger(url, "patients").standing().taken == pytest.approx(0.01 * ledger.alpha / hold.account.alpha)
+    done.clear()
+    assert main([*words, "--checkpoint", str(file)]) == 1
+    assert done == ["locked", "unlocked"]
+    assert "is recovered in the ledger" in capfd.readouterr().err
+
+
 def test_recovering_with_somebody_elses_checkpoint_is_refused(ledger: Ledger) -> None:
     hold = ledger.reserve(ONE, steps=1000, units=5)
     order = hold.account.alpha
@@ -763,7 +803,7 @@ def test_the_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None
     code, out, err = fitted("out2", *where, "--seed", "1")
     assert code == 0, err
     code, out, _ = ask("ledger", "show", *where)
-    assert "taken        15." in out
+    assert "taken       15." in out
     assert "NOT PRIVATE: 1 of the runs had a seed" in out
     code, out, _ = ask("ledger", "show", *where, "--json")
     standing = json.loads(out)

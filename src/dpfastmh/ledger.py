@@ -581,7 +581,7 @@ class Ledger:
             if not all(isinstance(text, str) for text in (entry.kind, entry.at, entry.body, entry.digest)):
                 raise LedgerDamaged(f"{where} was changed: entry {state.seq + 1} is not what was written")
             expected = seal(secret, state.digest, state.seq + 1, entry.kind, entry.at, entry.body)
-            if entry.seq != state.seq + 1 or not hmac.compare_digest(expected, entry.digest):
+            if entry.seq != state.seq + 1 or not hmac.compare_digest(expected.encode(), entry.digest.encode()):
                 raise LedgerDamaged(f"{where} was changed: entry {state.seq + 1} is not what was written")
             try:
                 state.apply(entry)

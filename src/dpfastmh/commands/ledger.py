@@ -12,6 +12,7 @@ URL is sqlite:///FILE or postgresql://USER@HOST/DATABASE. A ledger is as secret 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from collections.abc import Callable
@@ -115,7 +116,23 @@ def close(arguments: argparse.Namespace) -> None:
 
 
 def recover(arguments: argparse.Namespace) -> None:
-    raise NotImplementedError
+    """End a run that died. Its checkpoint's lock is held meanwhile: nobody is at the run, and nobody can go on."""
+    if arguments.checkpoint is None:
+        raise ValueError("recover needs --checkpoint FILE, of the run that died; without one nothing comes back")
+    ledger = opened(arguments)
+    try:
+        checkpoint = importlib.import_module("dpfastmh.checkpoint")
+    except ModuleNotFoundError:
+        raise ValueError("this dpfastmh writes no checkpoints: go back to the version that wrote this one") from None
+    keeper, _ = checkpoint.Keeper.reopen(arguments.checkpoint)
+    try:
+        found = checkpoint.recorded(arguments.checkpoint)
+        ended = ledger.recover(found.run_id, found.charged, found.alpha)
+        keeper.discard()
+    finally:
+        keeper.close()
+    print(f"run {ended.run_id[:8]} is ended at what it had paid; its checkpoint is worth nothing now and was removed")
+    print(text(ledger.standing()))
 
 
 ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
