@@ -20,6 +20,7 @@ import numba
 import numpy as np
 
 import control_variates
+import ledger
 import minibatch
 import mixture
 import privacy
@@ -35,6 +36,7 @@ PARTS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "memory": processes.memory_results,
     "import": processes.start_results,
     "privacy": privacy.results,
+    "ledger": ledger.results,
 }
 OUTPUT = Path(__file__).parent / "results" / "core.json"
 

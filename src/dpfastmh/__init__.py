@@ -37,6 +37,7 @@ _HOME = {
     "TunaMH": "methods",
     "run_chains": "methods",
     "Budget": "budget",
+    "Ledger": "ledger",
     "BudgetTooSmall": "planning",
     "Plan": "planning",
     "Posterior": "posterior",
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from dpfastmh.domain import Box as Box
     from dpfastmh.domain import Constant as Constant
     from dpfastmh.domain import OneHot as OneHot
+    from dpfastmh.ledger import Ledger as Ledger
     from dpfastmh.methods import Coordinates as Coordinates
     from dpfastmh.methods import Directions as Directions
     from dpfastmh.methods import DPFastMH as DPFastMH

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,10 @@ from dpfastmh.priors import energy_derivatives
 from dpfastmh.privacy.boundary import PrivateRecords, PrivateSteps, Released
 from dpfastmh.privacy.filter import RenyiFilter, Share
 from dpfastmh.privacy.releases import newton_direction
+
+if TYPE_CHECKING:
+    from dpfastmh.data.fingerprint import Fingerprint
+    from dpfastmh.ledger import Ledger
 
 __all__ = ["BudgetTooSmall", "Settings", "plan", "sample"]
 
@@ -143,6 +147,7 @@ def sample(
     force: bool = False,
     threads: int | None = None,
     progress: Watcher | None = None,
+    ledger: Ledger | None = None,
 ) -> Posterior:
     """Draws from the posterior at a total privacy cost of at most ``budget``, everything counted.
 
@@ -169,6 +174,9 @@ def sample(
         Allow δ above 1/N.
     progress
         Called with a ``Progress`` from time to time. An interrupt (Ctrl-C) ends the run with what was released so far.
+    ledger
+        A ``dpfastmh.Ledger`` that the run's whole budget is set aside in before its first release; what it did not
+        spend goes back when it ends.
     """
     settings = _settled(settings, laziness)
     if not _whole(chains) or not (draws is None or _whole(draws)):
@@ -180,16 +188,31 @@ def sample(
     if unit is None and max_rows_per_unit != 1:
         raise ValueError(f"max_rows_per_unit is {max_rows_per_unit!r} without a unit column: name it with unit")
     start = _checked_start(model, start)
-    records = _records(model, x, y, target, unit, max_rows_per_unit, missing, seed, threads)
+    if ledger is not None:
+        ledger.check(budget, unit)
+    fingerprint = None if ledger is None else ledger.fingerprint()
+    records = _records(model, x, y, target, unit, max_rows_per_unit, missing, seed, threads, fingerprint)
     budget.check_rows(records.units, force=force)
     cap = min(STEPS_CAP, budget.most_steps() // chains - 100)
     if cap < 1000:
         raise ValueError(f"epsilon={budget.epsilon:g} is too large for delta={budget.delta:g}: lower epsilon")
-    account = RenyiFilter(budget, steps_cap=chains * cap + 100)
     if isinstance(model, GLM) and proposal is None:
         refused = _hopeless(model, records, budget, chains, max_time, method, settings)
         if refused:
             raise BudgetTooSmall(f"{refused} Nothing was spent.")
+    hold = None
+    if ledger is not None:
+        cap = max(1000, min(cap, ledger.steps_left // 2 // chains - 100))  # the other half for whoever runs meanwhile
+        hold = ledger.reserve(
+            budget,
+            steps=chains * cap + 100,
+            units=records.units,
+            unit=unit,
+            columns=records.fingerprint(),
+            private=records.private,
+            model=type(model.loss if isinstance(model, GLM) else model).__name__,
+        )
+    account = RenyiFilter(budget, steps_cap=chains * cap + 100) if hold is None else hold.account
     run = _Run(
         model=model,
         records=records,
@@ -215,6 +238,9 @@ def sample(
     except KeyboardInterrupt:
         spent = account.epsilon_spent()
         raise KeyboardInterrupt(f"stopped, and no draws are kept. Spent: epsilon = {spent:.3g}.") from None
+    finally:
+        if hold is not None:  # shares that were not settled, of chains that an error cut off, count in full
+            hold.settle()
 
 
 def _whole(value: object) -> bool:
@@ -244,22 +270,33 @@ def _settled(settings: Settings | None, laziness: float | None) -> Settings:
 
 
 def _records(
-    model: Model, x: Any, y: Any, target: str | None, unit: Any, k: int, missing: Any, seed: int | None, threads: Any
+    model: Model,
+    x: Any,
+    y: Any,
+    target: str | None,
+    unit: Any,
+    k: int,
+    missing: Any,
+    seed: int | None,
+    threads: Any,
+    fingerprint: Fingerprint | None,
 ) -> PrivateRecords:
     """The private side, loaded from arrays or from a table."""
-    options = {"seed": seed, "threads": threads}
+    options = {"seed": seed, "threads": threads, "fingerprint": fingerprint}
     if target is not None:
         from dpfastmh.data.loading import load
 
         if y is not None or not isinstance(model, GLM):
             raise ValueError("target names a column of the table x of a regression model: leave y out")
-        loaded = load(model, x, target=target, unit=unit, max_rows_per_unit=k, missing=missing)
+        loaded = load(model, x, target=target, unit=unit, max_rows_per_unit=k, missing=missing, fingerprint=fingerprint)
         return PrivateRecords(model, loaded.rows, units=loaded.units, rows_per_unit=loaded.rows_per_unit, **options)
     if unit is not None or missing:
         raise ValueError(
             "unit and missing name columns of a table: give the table as x and the target's name as target"
         )
     rows = model.load(x, y)
+    if fingerprint is not None:
+        fingerprint.add_arrays(x, y, model.domain.columns if isinstance(model, GLM) else ())
     return PrivateRecords(model, rows, units=rows.x.shape[0], rows_per_unit=1, **options)
 
 

@@ -14,18 +14,22 @@ import signal
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpfastmh.ledger import Ledger
     from dpfastmh.posterior import Posterior
     from dpfastmh.schema import Schema
 
 EXAMPLES = """examples:
   dpfastmh fit patients.parquet --schema patients.toml --epsilon 1 --delta 1e-6 -o out
   dpfastmh fit visits.csv.gz --schema visits.toml --unit patient --max-rows-per-unit 3 --epsilon 2 --delta 1e-7 -o out
+  dpfastmh fit patients.csv --schema patients.toml --epsilon 1 --delta 1e-6 -o out \\
+    --ledger sqlite:///ledger.db --dataset patients
   cat table.csv | dpfastmh fit - --schema table.toml --epsilon 1 --delta 1e-6 -o out --json
 
 Every run spends its own budget: running it twice costs twice. Ctrl-C ends a run with what was drawn so far, and what
@@ -48,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress display")
     parser.add_argument("--seed", type=int, metavar="N", help="for tests: the results are then NOT PRIVATE")
     parser.add_argument("--force", action="store_true", help="allow delta above 1/units")
+    parser.add_argument("--ledger", metavar="URL", help="take the budget from a ledger (see dpfastmh ledger --help)")
+    parser.add_argument("--dataset", metavar="NAME", help="the data set's name in the ledger")
 
 
 def add_budget(parser: argparse.ArgumentParser) -> None:
@@ -76,14 +82,39 @@ def run(arguments: argparse.Namespace) -> int:
     check_new_folder(arguments.output)
     schema = Schema.load(arguments.schema)
     check_room(arguments.output, ROOM)
-    posterior = fitted(arguments, schema)
+    ledger = ledger_of(arguments)
+    posterior = fitted(arguments, schema, ledger)
     with uninterrupted():
         where = written(posterior, arguments.output)
     show(posterior, where, as_json=arguments.json)
+    if ledger is not None:
+        print(f"ledger: {after(ledger, posterior)}", file=sys.stderr)
     return 0
 
 
-def fitted(arguments: argparse.Namespace, schema: Schema) -> Posterior:
+def ledger_of(arguments: argparse.Namespace) -> Ledger | None:
+    """The ledger that was asked for."""
+    if (arguments.ledger is None) != (arguments.dataset is None):
+        raise ValueError("--ledger URL and --dataset NAME belong together: give both, or neither")
+    if arguments.ledger is None:
+        return None
+    from dpfastmh.ledger import Ledger
+
+    return Ledger(arguments.ledger, arguments.dataset)
+
+
+def after(ledger: Ledger, posterior: Posterior) -> str:
+    """What is left of a data set's budget; the results are written by now, whatever has become of the ledger."""
+    from dpfastmh.ledger import LedgerError
+
+    try:
+        left = ledger.largest(posterior.privacy.delta)
+    except LedgerError as error:
+        return str(error)
+    return f"{ledger.dataset!r} has room for one more fit of epsilon = {left:.3g} at the same delta"
+
+
+def fitted(arguments: argparse.Namespace, schema: Schema, ledger: Ledger | None) -> Posterior:
     """``sample`` with a display."""
     from dpfastmh.budget import Budget
     from dpfastmh.data.tables import open_table
@@ -96,7 +127,8 @@ def fitted(arguments: argparse.Namespace, schema: Schema) -> Posterior:
     table.check(needed)
     if not arguments.quiet:
         tell_ignored([name for name in dict.fromkeys(table.names) if name not in needed])
-    with Display(quiet=arguments.quiet or arguments.json) as display:
+    with warnings.catch_warnings(), Display(quiet=arguments.quiet or arguments.json) as display:
+        warnings.showwarning = in_one_line
         return sample(
             schema.build(arguments.temperature),
             table,
@@ -114,6 +146,7 @@ def fitted(arguments: argparse.Namespace, schema: Schema) -> Posterior:
             force=arguments.force,
             threads=arguments.threads,
             progress=display.update,
+            ledger=ledger,
         )
 
 
@@ -123,6 +156,11 @@ def tell_ignored(names: list[str], most: int = 8) -> None:
         more = f" and {len(names) - most} more" if len(names) > most else ""
         shown = ", ".join(map(repr, names[:most]))
         print(f"dpfastmh fit: columns that the schema does not name are ignored: {shown}{more}", file=sys.stderr)
+
+
+def in_one_line(message: Warning | str, *where: Any, **more: Any) -> None:
+    """A warning as a user reads it: without the place in our source."""
+    print(f"dpfastmh fit: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 def unit_of(arguments: argparse.Namespace, schema: Schema) -> tuple[str | None, int]:

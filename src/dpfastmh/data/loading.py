@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from dpfastmh import losses
 from dpfastmh.data import cells, memory
+from dpfastmh.data.fingerprint import Fingerprint
 from dpfastmh.data.tables import Table, TableError, open_table
 from dpfastmh.data.units import Units
 from dpfastmh.domain import Domain, OneHot, Product
@@ -44,11 +45,13 @@ def load(
     max_rows_per_unit: int = 1,
     missing: Mapping[str, Value] | None = None,
     dtype: npt.DTypeLike = np.float32,
+    fingerprint: Fingerprint | None = None,
 ) -> Loaded:
     """Read what ``model`` needs of a table: see ``open_table`` for the sources, ``Units`` for people with several rows.
 
     ``missing`` gives the public values of missing cells by column; without one a missing cell is refused, and so is
     every cell that is not what the model's domain or target declares. Numbers outside their bounds are clipped.
+    ``fingerprint`` is shown every cell as the table has it.
     """
     features, outcome = declarations(model, target, unit, missing or {})
     if unit is not None and (
@@ -60,7 +63,7 @@ def load(
     needed = [*(column.name for column in features), target, *([] if unit is None else [unit])]
     x = _Growing((len(model.domain),), dtype, table.rows)
     y = _Growing((), dtype, table.rows)
-    for scaled, targets in _projected(model, table, needed, features, outcome, people, dtype):
+    for scaled, targets in _projected(model, table, needed, features, outcome, people, dtype, fingerprint):
         x.append(scaled)
         y.append(targets)
     units = y.size if people is None else people.count
@@ -78,13 +81,20 @@ def _projected(
     outcome: Column,
     people: Units | None,
     dtype: npt.DTypeLike,
+    fingerprint: Fingerprint | None,
 ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
     """Scaled features and targets of the rows that count, batch by batch."""
     for batch in table.batches(needed):
-        read = {
-            column.name: cells.declared(column, batch, cells.read(column, batch, table.text))
-            for column in (*features, outcome)
-        }
+        read = {}
+        for column in (*features, outcome):
+            found = cells.read(column, batch, table.text)
+            read[column.name] = cells.declared(column, batch, found)
+            if fingerprint is None:
+                continue
+            if column.categories is None:
+                fingerprint.add_numbers(column.name, found.values, found.missing)
+            else:
+                fingerprint.add_categories(column.name, column.categories, found.values, found.missing)
         targets = model.stored(model.targets(read.pop(outcome.name)), np.dtype(dtype))
         if not read:  # a domain of constants: any column says how many rows there are
             read = {outcome.name: targets}

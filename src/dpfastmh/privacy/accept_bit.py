@@ -661,6 +661,7 @@ def cost_table(
     alpha: float,
     b_max: float,
     *,
+    also: tuple[float, ...] = (),
     batch: Batch = "full",
     x: float = 1.0,
     laziness: float = 1.0,
@@ -669,22 +670,34 @@ def cost_table(
     rows_per_unit: int = 1,
     shift: float = 0.0,
 ) -> CostTable:
-    """Tabulates `bit_cost` for steps up to `b_max` (for control variates: b + x·b_r/2 up to `b_max`)."""
-    bit = _Bit(alpha, batch, x, laziness, acceptance, variance, rows_per_unit, shift)
+    """Tabulates `bit_cost` for steps up to `b_max` (for control variates: b + x·b_r/2 up to `b_max`).
+
+    With further orders in `also` an entry is max_a (α/a)·D_a over a = α and those: what it charges at order α bounds
+    the step's divergence of order a by a/α of that, as a Gaussian release's does.
+    """
+    bits = [_Bit(order, batch, x, laziness, acceptance, variance, rows_per_unit, shift) for order in (alpha, *also)]
     _check("b_max", b_max)
     if b_max == 0:
         raise ValueError("b_max: a table needs a largest step > 0")
-    first = min(_first_step(bit), b_max)
+    first = min(*(_first_step(bit) for bit in bits), b_max)
     log_ratio = math.log(PENALTY_RATIO if acceptance == "penalty" else RATIO)
     count = math.ceil(math.log(b_max / first) / log_ratio) + 2  # one to spare for rounding in `look_up`
     ends: Array = first * np.exp(log_ratio * np.arange(1.0, count + 1)) * (1 + ROUNDING)
     # a larger step costs no less than a smaller one, and its bound holds for the smaller one too
-    costs: Array = np.minimum.accumulate(_costs(bit, ends)[::-1])[::-1].copy()
+    each = [_costs(bit, ends) * _share(bit, alpha) for bit in bits]
+    costs: Array = np.minimum.accumulate(np.max(each, axis=0)[::-1])[::-1].copy()
     if not np.all(costs < np.inf):
         raise ValueError(f"b_max: no finite cost could be certified for steps up to {b_max}; choose a smaller one")
-    slope, offset = _small_step(bit, first)
+    roots = [(*_small_step(bit, first), math.sqrt(_share(bit, alpha))) for bit in bits]
+    slope = max(slope * root for slope, _, root in roots)
+    offset = max(offset * root for _, offset, root in roots)
     weight = x / 2 if batch == "control-variate" else 0.0
     return CostTable(costs, first, float(b_max), 1 / log_ratio, slope, offset, weight)
+
+
+def _share(bit: _Bit, alpha: float) -> float:
+    """α/a: what a divergence of order a is charged as at order α."""
+    return 1.0 if bit.alpha == alpha else alpha / bit.alpha * (1 + ROUNDING)
 
 
 def _first_step(bit: _Bit) -> float:

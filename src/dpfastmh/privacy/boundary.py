@@ -6,6 +6,8 @@
 2. ``noisy_hessian``  — Σ h_i at a public point, likewise;
 3. ``PrivateChain.run`` — the accept bits of a chain, in the form of the states they lead to and counts of acceptances.
 
+Beside these, ``PrivateRecords.fingerprint`` goes to the custodian's ledger and nowhere else.
+
 A chain's states are a function of public proposals and of its accept bits. What it keeps for itself, and never returns:
 the sums G and H, energies, row numbers, batch sizes, which steps were skipped by the lazy coin, and how long anything
 took. The public side of the library is handed these two objects and nothing else.
@@ -47,6 +49,7 @@ from dpfastmh.privacy.releases import (
 )
 
 if TYPE_CHECKING:
+    from dpfastmh.data.fingerprint import Fingerprint
     from dpfastmh.methods import Method, Sampler, State
     from dpfastmh.steps.chain import Meter
     from dpfastmh.steps.likelihood import Reference, Rows
@@ -80,7 +83,7 @@ class PrivateSteps(Protocol):
 class PrivateRecords:
     """The records of a model. ``units`` (people, say) is public; the number of rows they hold is not."""
 
-    __slots__ = ("__reference", "__rows", "__seed", "model", "rows_per_unit", "threads", "units")
+    __slots__ = ("__fingerprint", "__reference", "__rows", "__seed", "model", "rows_per_unit", "threads", "units")
 
     def __init__(
         self,
@@ -91,10 +94,12 @@ class PrivateRecords:
         rows_per_unit: int = 1,
         seed: int | None = None,
         threads: int | None = None,
+        fingerprint: Fingerprint | None = None,
     ) -> None:
         self.model, self.units, self.rows_per_unit, self.threads = model, units, rows_per_unit, threads
         self.__rows = rows
         self.__seed = seed
+        self.__fingerprint = fingerprint
         self.__reference: Reference | None = None
 
     def __repr__(self) -> str:
@@ -107,6 +112,11 @@ class PrivateRecords:
     def private(self) -> bool:
         """False where a seed makes the randomness known."""
         return self.__seed is None
+
+    def fingerprint(self) -> dict[str, str]:
+        """NOT A RELEASE: keyed hashes of the table's columns, for the custodian's ledger, which is as secret as the
+        table. Empty unless the records were loaded for one."""
+        return {} if self.__fingerprint is None else self.__fingerprint.digests()
 
     def noisy_gradient(self, point: FloatArray, rho: float, account: Share) -> tuple[FloatArray, float]:
         """Σ ∇U_i(θ)/τ + noise at a zCDP cost of ``rho``, and the noise's standard deviation."""
@@ -165,7 +175,7 @@ class PrivateRecords:
             chain_number=number,
             threads=self.threads,
             public_rows=self._most_rows,
-            meter=make_meter(self.model, method, account.alpha, self.units, self.rows_per_unit),
+            meter=make_meter(self.model, method, account.alpha, self.units, self.rows_per_unit, also=account.also),
         )
         return PrivateChain(sampler, sampler.init(start), account)
 
@@ -277,8 +287,16 @@ def _table(
     return cost_table(alpha, largest, batch=batch, x=x, acceptance=acceptance, variance=variance, **shared)
 
 
-def make_meter(model: Model, method: Method, alpha: float, units: int, rows_per_unit: int = 1) -> Meter:
-    """What each kind of step costs at order α: a function of public numbers alone."""
+def make_meter(
+    model: Model,
+    method: Method,
+    alpha: float,
+    units: int,
+    rows_per_unit: int = 1,
+    *,
+    also: tuple[float, ...] = (),
+) -> Meter:
+    """What each kind of step costs at order α (and pro rata at those in ``also``), from public numbers alone."""
     from dpfastmh.steps.chain import Meter
 
     if method.acceptance == "metropolis":
@@ -293,6 +311,7 @@ def make_meter(model: Model, method: Method, alpha: float, units: int, rows_per_
     if not method.laziness >= LEAST_LAZINESS:
         raise ValueError(f"laziness is {method.laziness:g}: a private chain needs at least {LEAST_LAZINESS:g}")
     shared: dict[str, Any] = {
+        "also": also,
         "laziness": method.laziness,
         "rows_per_unit": rows_per_unit,
         "shift": rows_per_unit * CELLS,

@@ -19,6 +19,11 @@ filter has closed, set r = 0 and ℓ = 1. Since Σ r_s ≤ τ on every path, E_Q
   (`reserve`) before their threads start, and shares are settled after the threads have ended: who spends first would
   otherwise depend on timing. The outputs of chains on fixed shares are those of the same chains run one after another.
 
+**Further orders.** A filter may be told of other orders a (`also`). Whoever charges it then promises, with every cost
+r_t, that D_a ≤ (a/α)·r_t as well: Gaussian releases have it by themselves (D_a = aρ), accept bits by the way their
+tables are made (`dpfastmh.privacy.accept_bit.cost_table`). The theorem at order a then says D_a ≤ (a/α)·Σ r_t for
+everything together, which is what a ledger of order a needs to know.
+
 Costs are kept as exact fractions, so that no rounding is ever in anybody's favour, n charges equal one charge of count
 n, and the order of charges makes no difference. Filters hold a lock, and on purpose cannot be pickled or copied: two
 copies of one budget would be two budgets.
@@ -97,9 +102,18 @@ class Share:
     Every method is safe to call from several threads.
     """
 
-    def __init__(self, what: str, alpha: float, limit: Fraction, steps_cap: int, coin_bits: int = 64) -> None:
+    def __init__(
+        self,
+        what: str,
+        alpha: float,
+        limit: Fraction,
+        steps_cap: int,
+        coin_bits: int = 64,
+        also: tuple[float, ...] = (),
+    ) -> None:
         self.what = _checked_name(what)
         self.alpha = alpha
+        self.also = also  # orders a at which a charge r is known to bound the divergence by (a/α)·r
         self.coin_bits = coin_bits  # random bits that decide an accept bit, as paid for out of δ
         self.steps_cap = steps_cap
         self._limit = limit
@@ -174,7 +188,7 @@ class Share:
         amount, cap = compose(rdp, 1), checked_count(steps, "the steps of a share")
         with self._lock:
             self._check(_checked_name(what), amount, cap)
-            share = Share(what, self.alpha, amount, cap, self.coin_bits)
+            share = Share(what, self.alpha, amount, cap, self.coin_bits, self.also)
             self._spent += amount
             self._steps += cap
             self._open_shares.append(share)
@@ -244,9 +258,22 @@ class RenyiFilter(Share):
         `coin_bits` random bits out of δ (`dpfastmh.budget.float_reserve`).
     alpha
         The Rényi order, fixed for good. By default the best one for near-Gaussian costs.
+    also
+        Further orders that every charge must cover, pro rata: a ledger's.
+    ceiling
+        A divergence of order alpha that must not be passed, even where the budget would allow it.
     """
 
-    def __init__(self, budget: Budget, *, steps_cap: int, alpha: float | None = None, coin_bits: int = 64) -> None:
+    def __init__(
+        self,
+        budget: Budget,
+        *,
+        steps_cap: int,
+        alpha: float | None = None,
+        coin_bits: int = 64,
+        also: tuple[float, ...] = (),
+        ceiling: Fraction | None = None,
+    ) -> None:
         cap = checked_count(steps_cap, "steps_cap")
         if not isinstance(budget, Budget):
             raise ValueError(f"the filter needs a Budget(epsilon, delta), got {budget!r}")
@@ -259,7 +286,22 @@ class RenyiFilter(Share):
                 f"order alpha={order:g} leaves nothing to spend at epsilon={budget.epsilon:g}, "
                 f"delta={budget.delta:g}; take a larger alpha, or none for the best"
             )
-        super().__init__("the budget", order, Fraction(limit), cap, coin_bits)
+        if ceiling is not None and not ceiling > 0:
+            raise ValueError(f"the ceiling must be above 0, got {float(ceiling):g}")
+        most = Fraction(limit) if ceiling is None else min(Fraction(limit), ceiling)
+        others = tuple(checked_order(a) for a in also if a != order)
+        super().__init__("the budget", order, most, cap, coin_bits, others)
+
+    @property
+    def exact_limit(self) -> Fraction:
+        """``limit`` to the last digit."""
+        return self._limit
+
+    @property
+    def exact_spent(self) -> Fraction:
+        """``spent`` to the last digit: an upper bound at any moment, because open shares count in full."""
+        with self._lock:
+            return self._spent
 
     def epsilon_spent(self) -> float:
         """The ε, at the budget's δ, of everything charged so far; 0 as long as nothing has been. Never above ε."""
