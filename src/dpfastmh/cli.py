@@ -50,8 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"dpfastmh {chosen.command}: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print(f"dpfastmh {chosen.command}: stopped", file=sys.stderr)
+    except KeyboardInterrupt as stopped:
+        print(f"dpfastmh {chosen.command}: {str(stopped) or 'stopped'}", file=sys.stderr)
         return 1
 
 

@@ -12,10 +12,14 @@ import argparse
 import json
 import sys
 import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpfastmh.checkpoint import Checkpoint
     from dpfastmh.posterior import Posterior
     from dpfastmh.schema import Schema
 
@@ -23,9 +27,12 @@ EXAMPLES = """examples:
   dpfastmh fit patients.parquet --schema patients.toml --epsilon 1 --delta 1e-6 -o out
   dpfastmh fit visits.csv.gz --schema visits.toml --unit patient --max-rows-per-unit 3 --epsilon 2 --delta 1e-7 -o out
   cat table.csv | dpfastmh fit - --schema table.toml --epsilon 1 --delta 1e-6 -o out --json
+  dpfastmh fit big.parquet --schema big.toml --epsilon 1 --delta 1e-9 -o out --checkpoint big.checkpoint
 
 Every run spends its own budget: running it twice costs twice. Ctrl-C ends a run with what was drawn so far, and what
-that cost. Exit codes: 0 done, 1 refused or failed with one line, 2 wrong usage.
+that cost; with --checkpoint it stops the run (SIGTERM too), and "dpfastmh resume FILE" goes on at no further cost,
+after a crash as well. A checkpoint is as secret as the table. Exit codes: 0 done, 1 refused or failed with one line, 2
+wrong usage.
 """
 
 
@@ -37,10 +44,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_choices(parser)
     parser.add_argument("--draws", type=int, metavar="N", help="end after so many kept draws of all chains together")
     parser.add_argument("--threads", type=int, metavar="N", help="threads for sums over the table (default: all)")
-    parser.add_argument("--json", action="store_true", help="print the privacy statement and summary as JSON")
-    parser.add_argument("--quiet", action="store_true", help="no progress display")
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="keep the run's state in a new, SECRET file")
+    add_every(parser, default=60.0)
+    add_display(parser)
     parser.add_argument("--seed", type=int, metavar="N", help="for tests: the results are then NOT PRIVATE")
     parser.add_argument("--force", action="store_true", help="allow delta above 1/units")
+
+
+def add_every(parser: argparse.ArgumentParser, *, default: float | None) -> None:
+    text = "between two checkpoints " + ("(default: as before)" if default is None else f"(default {default:g})")
+    parser.add_argument("--every", type=float, default=default, metavar="SECONDS", help=text)
+
+
+def add_display(parser: argparse.ArgumentParser) -> None:
+    """What ``fit`` and ``resume`` show."""
+    parser.add_argument("--json", action="store_true", help="print the privacy statement and summary as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no progress display")
 
 
 def add_budget(parser: argparse.ArgumentParser) -> None:
@@ -63,10 +82,13 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check everything that can be checked for free, sample, write, print."""
+    from dpfastmh.checkpoint import check_new
     from dpfastmh.outputs import check_new_folder
     from dpfastmh.schema import Schema
 
     check_new_folder(arguments.output)
+    if arguments.checkpoint is not None:
+        check_new(arguments.checkpoint)
     schema = Schema.load(arguments.schema)
     posterior = fitted(arguments, schema)
     where = written(posterior, arguments.output)
@@ -81,7 +103,7 @@ def fitted(arguments: argparse.Namespace, schema: Schema) -> Posterior:
     from dpfastmh.sampling import sample
 
     unit, most = unit_of(arguments, schema)
-    with Display(quiet=arguments.quiet or arguments.json) as display:
+    with Display(quiet=arguments.quiet or arguments.json) as display, warnings_in_one_line():
         return sample(
             schema.build(arguments.temperature),
             arguments.data,
@@ -99,7 +121,30 @@ def fitted(arguments: argparse.Namespace, schema: Schema) -> Posterior:
             force=arguments.force,
             threads=arguments.threads,
             progress=display.update,
+            checkpoint=checkpoint_of(arguments),
         )
+
+
+def checkpoint_of(arguments: argparse.Namespace) -> Checkpoint | None:
+    """The checkpoint asked for, with what ``dpfastmh resume`` wants to know beside the run itself."""
+    from dpfastmh.checkpoint import Checkpoint
+
+    if arguments.checkpoint is None:
+        return None
+    notes = {"schema": str(arguments.schema.absolute()), "output": str(arguments.output.absolute())}
+    return Checkpoint(arguments.checkpoint, arguments.every, notes)
+
+
+@contextmanager
+def warnings_in_one_line() -> Iterator[None]:
+    """Warnings as the command line says things: one line on standard error."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        print(f"dpfastmh: {' '.join(str(message).split())}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
 
 
 def unit_of(arguments: argparse.Namespace, schema: Schema) -> tuple[str | None, int]:
