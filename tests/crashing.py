@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import os
 import signal
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,13 @@ Y = (RNG.random(ROWS) < 1 / (1 + np.exp(-X[:, 0]))).astype(float)
 MODEL = mh.LogisticRegression(mh.Box.unit(2), temperature=20.0)
 BUDGET = mh.Budget(4.0, 1e-6)
 EVERY = 0.005
+SETTINGS = mh.Settings(patience=0.1)  # a short run
 
 
 def fit(checkpoint: Path | None, seed: int | None = 17, **options: Any) -> Posterior:
-    return sample(MODEL, X, Y, budget=BUDGET, seed=seed, checkpoint=checkpoint, every=EVERY, **options)
+    return sample(
+        MODEL, X, Y, budget=BUDGET, seed=seed, checkpoint=checkpoint, every=EVERY, settings=SETTINGS, **options
+    )
 
 
 def written(found: Posterior) -> dict[str, Any]:
@@ -90,6 +94,14 @@ def server() -> Any:
     """The context that processes come from."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["crashing_warm"])
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # where the server, a fresh program, finds what to preload
+    try:
+        forkserver.ensure_running()
+    finally:
+        del os.environ["PYTHONPATH"]
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
     return context
 
 
