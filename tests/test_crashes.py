@@ -59,7 +59,7 @@ class Trial:
             self.go()
         found = recorded(self.checkpoint)
         assert found.finished
-        assert not list(self.checkpoint.parent.glob(".*"))  # no lock, and nothing half-written
+        assert not list(self.checkpoint.parent.glob(".run.checkpoint*"))  # no lock, and nothing half-written
         return json.loads(self.result.read_text())
 
 

@@ -249,8 +249,10 @@ def _numbers(model: Model) -> str:
             return (name, *(flat(part) for part in item))
         return item.tolist() if isinstance(item, np.ndarray | np.generic) else item
 
-    extra = [str(getattr(model, name, None)) for name in ("classes", "target_bounds")]
-    return repr((flat(model.table()), extra))
+    from dpfastmh.description import describe
+    from dpfastmh.models import GLM
+
+    return repr((flat(model.table()), describe(model) if isinstance(model, GLM) else None))
 
 
 def _code(function: Any) -> str:

@@ -308,20 +308,12 @@ def _reopened(
             x = table["data"]
         if x is None and keeper.phase != FINISHED:
             raise CheckpointError(f"{what} does not say where the table is: give it")
+        how = (table["target"], table["unit"], request["max_rows_per_unit"], table["missing"], request["seed"])
+        identity = secret_in(arrays, "table")
     records = None
     if keeper.phase != FINISHED:
-        records = _records(
-            found,
-            x,
-            y,
-            table["target"],
-            table["unit"],
-            request["max_rows_per_unit"],
-            table["missing"],
-            request["seed"],
-            threads,
-        )
-        records.check(secret_in(arrays, "table"))
+        records = _records(found, x, y, *how, threads)
+        records.check(identity)
     with damage_is_one_line(what):
         run = _Run(
             model=found,
