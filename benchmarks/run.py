@@ -19,6 +19,7 @@ from pathlib import Path
 import numba
 import numpy as np
 
+import checkpoints
 import control_variates
 import minibatch
 import mixture
@@ -35,6 +36,7 @@ PARTS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "memory": processes.memory_results,
     "import": processes.start_results,
     "privacy": privacy.results,
+    "checkpoints": checkpoints.results,
 }
 OUTPUT = Path(__file__).parent / "results" / "core.json"
 

@@ -51,7 +51,7 @@ class Trial:
             process.kill()
         code = crashing.finish(process)
         assert code in (0, -9), code
-        assert (code == 0) == self.result.exists()
+        assert code == -9 or self.result.exists()  # it may be killed with all its work done
         return time.monotonic() - began
 
     def outcome(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def test_killed_at_two_hundred_random_moments(tmp_path: Path, undisturbed: dict[
     length = Trial(tmp_path / "whole").go()
     useful = [survives(tmp_path / str(number), undisturbed, dice, length) for number in range(220)]
     assert sum(useful) > 100
-    print(f"220 runs killed, {sum(useful)} with a checkpoint to go on from")
+    print(f"220 runs killed, {sum(useful)} of them with a checkpoint to go on from")
 
 
 def test_without_a_seed_every_resumption_is_the_same_run(tmp_path: Path) -> None:
