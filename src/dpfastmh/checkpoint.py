@@ -297,7 +297,7 @@ class Keeper:
             with damage_is_one_line(str(path)):
                 head = contents.head
                 keeper.run_id, keeper.phase = str(head["run_id"]), head["phase"]
-                keeper.checkpoint = Checkpoint(path, every or head["every"], head["notes"])
+                keeper.checkpoint = Checkpoint(path, head["every"] if every is None else every, head["notes"])
             remove_unfinished(path)
         except BaseException:
             keeper.close()
