@@ -506,6 +506,20 @@ class Ledger:
         run = self._open_run(run_id)
         return Reservation(self, run, run.points[-1][0])
 
+    def resumed(self, run_id: str, paid: Fraction | None) -> Reservation | None:
+        """The hold of a run that goes on from its checkpoint.
+
+        A finished run (``paid`` is all that it ever spent) may have settled before it died, and holds nothing then. One
+        that was recovered from an older checkpoint, at less than it spent, must not come back with its results.
+        """
+        self.refresh()
+        run = self._state.runs.get(run_id)
+        if paid is None or run is None or run.status == OPEN:
+            return self.reservation(run_id)
+        if at_orders(paid, run.points[-1][0], self.alpha)[0][1] <= run.points[0][1]:
+            return None
+        raise LedgerError(f"run {run_id[:8]} was ended at less than it spent: its results cannot be had any more")
+
     def recover(self, run_id: str, charged: Fraction, alpha: float) -> Run:
         """End a run that died, at what its checkpoint says it had paid at its order; what it still held comes back.
 

@@ -10,6 +10,7 @@ COMMANDS = {
     "check": "what a schema makes of a table, for the custodian's own eyes",
     "fit": "draw from the posterior of a private table",
     "ledger": "one budget for a table over years and people",
+    "resume": "go on with a fit that was stopped, from its checkpoint",
     "plan": "forecast what a budget buys; reads no data",
     "predict": "predict new records from a posterior, with intervals",
     "report": "write the report of a posterior again",

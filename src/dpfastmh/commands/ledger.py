@@ -12,7 +12,6 @@ URL is sqlite:///FILE or postgresql://USER@HOST/DATABASE. A ledger is as secret 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import sys
 from collections.abc import Callable
@@ -120,13 +119,11 @@ def recover(arguments: argparse.Namespace) -> None:
     if arguments.checkpoint is None:
         raise ValueError("recover needs --checkpoint FILE, of the run that died; without one nothing comes back")
     ledger = opened(arguments)
+    from dpfastmh.checkpoint import Keeper, recorded
+
+    keeper, _ = Keeper.reopen(arguments.checkpoint)
     try:
-        checkpoint = importlib.import_module("dpfastmh.checkpoint")
-    except ModuleNotFoundError:
-        raise ValueError("this dpfastmh writes no checkpoints: go back to the version that wrote this one") from None
-    keeper, _ = checkpoint.Keeper.reopen(arguments.checkpoint)
-    try:
-        found = checkpoint.recorded(arguments.checkpoint)
+        found = recorded(arguments.checkpoint)
         ended = ledger.recover(found.run_id, found.charged, found.alpha)
         keeper.discard()
     finally:
