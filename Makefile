@@ -1,19 +1,29 @@
-# Every target sets up .venv by itself (uv when present, otherwise python's own venv).
+# Every target sets up .venv by itself (uv when present, otherwise python's own venv), from the exact versions and
+# hashes of requirements.lock: nothing that was not locked is run.
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
 
-.PHONY: setup demo test test-slow bench lint format picture clean
+.PHONY: setup lock demo test test-slow bench lint format picture clean
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml requirements.lock
 	@if command -v uv >/dev/null 2>&1; then \
-	  uv venv --quiet --allow-existing --python $(PYTHON) .venv && uv pip install --quiet --python $(BIN)/python -e '.[dev]'; \
+	  uv venv --quiet --allow-existing --python $(PYTHON) .venv && install="uv pip install --quiet --python $(BIN)/python"; \
 	else \
-	  $(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'; \
-	fi
+	  $(PYTHON) -m venv .venv && install="$(BIN)/python -m pip install --quiet --disable-pip-version-check"; \
+	fi && \
+	$$install --require-hashes -r requirements.lock && \
+	$$install --no-deps --no-build-isolation -e .
 	@touch $@
+
+# After a change of pyproject.toml. Versions stay as they are where they still fit; delete the file to renew them all.
+lock:
+	@uv=$$(command -v uv) || { \
+	  $(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet --disable-pip-version-check uv && uv=$(BIN)/uv; }; \
+	$$uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes \
+	  --custom-compile-command "make lock" -o requirements.lock pyproject.toml
 
 demo: setup
 	$(BIN)/dpfastmh demo

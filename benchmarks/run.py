@@ -19,6 +19,7 @@ from pathlib import Path
 import numba
 import numpy as np
 
+import checkpoints
 import control_variates
 import ledger
 import minibatch
@@ -37,6 +38,7 @@ PARTS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "import": processes.start_results,
     "privacy": privacy.results,
     "ledger": ledger.results,
+    "checkpoints": checkpoints.results,
 }
 OUTPUT = Path(__file__).parent / "results" / "core.json"
 

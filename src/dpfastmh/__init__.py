@@ -44,6 +44,7 @@ _HOME = {
     "Schema": "schema",
     "Settings": "planning",
     "plan": "planning",
+    "resume": "sampling",
     "sample": "sampling",
 }
 
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from dpfastmh.priors import Laplace as Laplace
     from dpfastmh.priors import Normal as Normal
     from dpfastmh.priors import StudentT as StudentT
+    from dpfastmh.sampling import resume as resume
     from dpfastmh.sampling import sample as sample
     from dpfastmh.schema import Schema as Schema
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from numbers import Integral, Real
@@ -117,6 +117,24 @@ class State(NamedTuple):
         place = Place(*(a.copy() for a in self.place))
         return State(place, type(self.memory)(*(a.copy() for a in self.memory)))
 
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Everything in it by name; no array is ever written to once its state has been handed out."""
+        return {f"place {name}": value for name, value in self.place._asdict().items()} | {
+            f"memory {name}": value for name, value in self.memory._asdict().items()
+        }
+
+    def like(self, arrays: Mapping[str, npt.NDArray[Any]]) -> State:
+        """A state of the same form with the numbers of ``arrays``; ValueError where the forms differ."""
+        held = self.arrays()
+        for name, value in held.items():
+            if arrays[name].shape != value.shape or arrays[name].dtype != value.dtype:
+                raise ValueError("the chain's state has another form")
+            if not np.isfinite(arrays[name]).all():
+                raise ValueError("the chain's state is not finite")
+        parts = [arrays[name].copy() for name in held]
+        size = len(self.place)
+        return State(Place(*parts[:size]), type(self.memory)(*parts[size:]))
+
 
 class Info(NamedTuple):
     """What happened since the last state. Only ``accepted`` may leave a private run."""
@@ -138,6 +156,9 @@ def no_meter() -> chain.Meter:
     """For samplers that promise no privacy: nothing is charged and nothing stops them."""
     none = CostTable(np.zeros(1), 1.0, 0.0, 1.0, 0.0, 0.0, 0.0)
     return chain.Meter(False, math.inf, none, none, none, 0.0, sys.float_info.max)
+
+
+AHEAD = ("ahead", "ahead_keep", "place")  # of the work buffers: what outlives a step
 
 
 class Sampler:
@@ -188,6 +209,34 @@ class Sampler:
         )
         self._loops.settle(self._table, self._reference, place, memory)
         return State(place, memory)
+
+    def snapshot(self) -> dict[str, npt.NDArray[Any]]:
+        """SECRET. What decides the chain's future beside its state: the four streams, rows drawn ahead, the scales."""
+        found = {"scale": self.proposal.scale.copy()}
+        for name, stream in self._streams._asdict().items():
+            found |= {f"{name} {part}": value for part, value in randomness.stream_state(stream).items()}
+        return found | {name: getattr(self._work, name).copy() for name in AHEAD}
+
+    def restore(self, snapshot: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Go on from a ``snapshot`` of a sampler of the same model, rows and method; ValueError where it is not one."""
+        for name in AHEAD:
+            held = getattr(self._work, name)
+            if snapshot[name].dtype != held.dtype or snapshot[name].shape != held.shape:
+                raise ValueError("the rows drawn ahead have another form")
+        rows, first = snapshot["ahead"], int(snapshot["place"][0])
+        if not (np.all(rows >= (0 if rows[0] >= 0 else -1)) and np.all(rows < self._rows.x.shape[0])):
+            raise ValueError("the rows drawn ahead are not rows of this table")
+        if not 0 <= first < rows.size:
+            raise ValueError("the place among the rows drawn ahead is out of range")
+        scale = snapshot["scale"]
+        if scale.shape != self.proposal.scale.shape or not (np.isfinite(scale).all() and (scale >= 0.0).all()):
+            raise ValueError("the scales of the moves have another form")
+        for name, stream in self._streams._asdict().items():
+            parts = {key.removeprefix(f"{name} "): v for key, v in snapshot.items() if key.startswith(f"{name} ")}
+            randomness.restore_stream(stream, parts)
+        for name in AHEAD:
+            getattr(self._work, name)[...] = snapshot[name]
+        self.proposal = self.proposal._replace(scale=np.array(scale, dtype=np.float64))
 
     def step(self, state: State) -> tuple[State, Info]:
         """One transition."""

@@ -462,6 +462,7 @@ class Energy(Model):
         self.parameters = tuple(parameters)
         self.temperature = _temperature(temperature)
         self.project, self.record_bound = project, record_bound
+        self.functions = (difference, bound, project, record_bound)
         self.prior = prior
         self._prior_table = prior_table(prior, self.parameters)
         if parameter_box is not None:

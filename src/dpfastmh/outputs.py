@@ -6,6 +6,7 @@ was there before: everything is written next to its destination, flushed to the 
 
 from __future__ import annotations
 
+import glob
 import os
 import secrets
 import shutil
@@ -68,12 +69,15 @@ def create_folder(folder: str | os.PathLike[str], files: Mapping[str, bytes]) ->
     return path
 
 
-def replace_file(path: str | os.PathLike[str], content: bytes) -> Path:
-    """One file with this content, replacing what was there only once the new one is safely on the disk."""
+def replace_file(path: str | os.PathLike[str], content: bytes, *, mode: int = 0o666) -> Path:
+    """One file with this content, replacing what was there only once the new one is safely on the disk.
+
+    ``mode`` is the new file's from the moment it exists, less what the process's umask takes away.
+    """
     target = Path(path)
     building = _beside(target)
     try:
-        _write(building, content)
+        _write(building, content, mode)
         os.replace(building, target)
         _sync_folder(target.absolute().parent)
     except OSError as error:
@@ -87,8 +91,15 @@ def _beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
 
 
-def _write(path: Path, content: bytes) -> None:
-    with open(path, "xb") as file:
+def remove_unfinished(path: str | os.PathLike[str]) -> None:
+    """Remove what an interrupted ``replace_file`` of this file left beside it; nobody else may be writing it."""
+    target = Path(path)
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
+        left.unlink(missing_ok=True)
+
+
+def _write(path: Path, content: bytes, mode: int = 0o666) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

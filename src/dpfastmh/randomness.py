@@ -3,15 +3,18 @@
 Every stream is AES in counter mode. ``secure_streams`` keys it from the operating system and forgets the key;
 ``insecure_streams`` derives it from a seed, and whatever is made with it is marked *not private*. Proposals (public),
 batch sizes and rows (private) and acceptance (private) come from separate streams, so that none can be inferred from
-another and the same rows are drawn wherever they live.
+another and the same rows are drawn wherever they live. The one place outside a running program where a stream's state
+may be is a checkpoint, which is secret for that reason.
 """
 
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 from randomgen import AESCounter
 
 if TYPE_CHECKING:
@@ -38,3 +41,30 @@ def insecure_streams(seed: int, chain: int = 0) -> Streams:
 def insecure_noise(seed: int, release: int) -> np.random.Generator:
     """Noise for the release of this number, made from a seed: **not private**."""
     return np.random.default_rng([seed, 2**32 + release])
+
+
+_PARTS = {"state": np.uint8, "seed": np.uint64, "counter": np.uint64}  # AESCounter's buffer, round keys and counters
+_BUFFER = 64  # bytes
+
+
+def stream_state(stream: np.random.Generator) -> dict[str, npt.NDArray[Any]]:
+    """SECRET. Where a stream stands, key included: whoever holds this knows every number to come. For checkpoints."""
+    found = stream.bit_generator.state
+    rest = [found["s"]["offset"], found["has_uint32"], found["uinteger"]]
+    return {name: np.array(found["s"][name], kind) for name, kind in _PARTS.items()} | {
+        "rest": np.array(rest, np.int64)
+    }
+
+
+def restore_stream(stream: np.random.Generator, state: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Put a stream where ``stream_state`` found it; ValueError for what cannot be a state."""
+    held: Any = stream.bit_generator.state
+    for name, kind in _PARTS.items():
+        if state[name].dtype != kind or state[name].shape != held["s"][name].shape:
+            raise ValueError("the state of a random stream has another form")
+        held["s"][name] = state[name].copy()
+    offset, has_half, half = (int(part) for part in state["rest"])
+    if not (0 <= offset <= _BUFFER and offset % 8 == 0 and has_half in (0, 1) and 0 <= half < 2**32):
+        raise ValueError("the state of a random stream is out of range")
+    held["s"]["offset"], held["has_uint32"], held["uinteger"] = offset, has_half, half
+    stream.bit_generator.state = held

@@ -15,9 +15,13 @@ parameter box, and find the length of their moves from acceptances alone.
 from __future__ import annotations
 
 import math
+import os
 import threading
+import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,8 +31,34 @@ import numpy.typing as npt
 
 from dpfastmh import __version__
 from dpfastmh.budget import Budget
-from dpfastmh.methods import Coordinates, DPFastMH, DPFastMHFull, Method, ProposalLike
+from dpfastmh.checkpoint import (
+    BEGUN,
+    FINISHED,
+    MAIN,
+    OPENED,
+    Arrays,
+    Charges,
+    Checkpoint,
+    CheckpointError,
+    CheckpointWarning,
+    Contents,
+    Keeper,
+    charges_in,
+    charges_out,
+    check_built,
+    check_new,
+    damage_is_one_line,
+    from_plain,
+    model_mark,
+    plain,
+    secret_in,
+    secret_out,
+    terminated_like_interrupted,
+)
+from dpfastmh.description import describe, model_from
+from dpfastmh.methods import Coordinates, Directions, DPFastMH, DPFastMHFull, Method, ProposalLike, RandomWalk
 from dpfastmh.models import GLM, Energy, Model
+from dpfastmh.outputs import OutputError
 from dpfastmh.planning import (
     STEPS_CAP,
     BudgetTooSmall,
@@ -44,23 +74,28 @@ from dpfastmh.planning import (
 )
 from dpfastmh.posterior import FEWEST, Posterior, Privacy, diagnostic
 from dpfastmh.priors import energy_derivatives
-from dpfastmh.privacy.boundary import PrivateRecords, PrivateSteps, Released
+from dpfastmh.privacy.boundary import PrivateRecords, PrivateSteps, Released, Secret
 from dpfastmh.privacy.filter import RenyiFilter, Share
 from dpfastmh.privacy.releases import newton_direction
 
 if TYPE_CHECKING:
     from dpfastmh.data.fingerprint import Fingerprint
-    from dpfastmh.ledger import Ledger
+    from dpfastmh.ledger import Ledger, Reservation
 
-__all__ = ["BudgetTooSmall", "Settings", "plan", "sample"]
+__all__ = ["BudgetTooSmall", "Settings", "plan", "resume", "sample"]
 
 FloatArray = npt.NDArray[np.float64]
 
 MOST_DRAWS = 2_000  # kept of each chain
+CHUNK_SECONDS = 0.25  # of a chain's work between two looks at signals and the clock, by the public speed figure;
+BLIND_STEPS = 5_000  # for models without derivatives so many steps
 BLIND_SECONDS = 1e-5  # public speed figure of an evaluated step of a model without derivatives
 TARGET = 0.42  # acceptance that models without derivatives aim at
 ROUNDS = 10  # of their adaptation,
 SEARCH_SHARE = 0.1  # which ends once it has taken this much of a chain's budget
+PROPOSALS: dict[str, Callable[..., ProposalLike]] = {
+    kind.__name__: kind for kind in (RandomWalk, Coordinates, Directions)
+}
 METHODS: dict[str, type[Method]] = {method.name: method for method in (DPFastMH, DPFastMHFull)}
 
 
@@ -148,6 +183,8 @@ def sample(
     threads: int | None = None,
     progress: Watcher | None = None,
     ledger: Ledger | None = None,
+    checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+    every: float = 60.0,
 ) -> Posterior:
     """Draws from the posterior at a total privacy cost of at most ``budget``, everything counted.
 
@@ -177,7 +214,13 @@ def sample(
     ledger
         A ``dpfastmh.Ledger`` that the run's whole budget is set aside in before its first release; what it did not
         spend goes back when it ends.
+    checkpoint, every
+        A new file for the run's state, written every so many seconds: ``resume`` goes on from it after a crash, at no
+        further cost. It is as secret as the table. An interrupt, SIGTERM too, then writes it and ends without draws.
     """
+    file = checkpoint if isinstance(checkpoint, Checkpoint | None) else Checkpoint(checkpoint, every)
+    if file is not None:
+        check_new(file.path)
     settings = _settled(settings, laziness)
     if not _whole(chains) or not (draws is None or _whole(draws)):
         raise ValueError(f"chains={chains}, draws={draws}: each must be a whole number above 0")
@@ -200,18 +243,25 @@ def sample(
         refused = _hopeless(model, records, budget, chains, max_time, method, settings)
         if refused:
             raise BudgetTooSmall(f"{refused} Nothing was spent.")
+    keeper = None if file is None else Keeper.create(file)
     hold = None
     if ledger is not None:
         cap = max(1000, min(cap, ledger.steps_left // 2 // chains - 100))  # the other half for whoever runs meanwhile
-        hold = ledger.reserve(
-            budget,
-            steps=chains * cap + 100,
-            units=records.units,
-            unit=unit,
-            columns=records.fingerprint(),
-            private=records.private,
-            model=type(model.loss if isinstance(model, GLM) else model).__name__,
-        )
+        try:
+            hold = ledger.reserve(
+                budget,
+                steps=chains * cap + 100,
+                units=records.units,
+                unit=unit,
+                columns=records.fingerprint(),
+                private=records.private,
+                model=type(model.loss if isinstance(model, GLM) else model).__name__,
+                run_id=None if keeper is None else keeper.run_id,
+            )
+        except BaseException:
+            if keeper is not None:
+                keeper.close()
+            raise
     account = RenyiFilter(budget, steps_cap=chains * cap + 100) if hold is None else hold.account
     run = _Run(
         model=model,
@@ -228,19 +278,132 @@ def sample(
         progress=progress,
         unit=unit or "row",
         outcome=target,
+        table={"data": _where(x), "target": target, "unit": unit, "missing": _plain_values(missing)}
+        | {"ledger": None if ledger is None else ledger.dataset},
+        keeper=keeper,
+        hold=hold,
     )
+    if isinstance(model, GLM) and proposal is None:
+        return run.through(lambda: run.plan_from_release(start))
+    return run.through(lambda: run.take_as_told(proposal, start))
+
+
+def resume(
+    path: str | os.PathLike[str],
+    x: Any = None,
+    y: Any = None,
+    *,
+    model: Model | None = None,
+    every: float | None = None,
+    threads: int | None = None,
+    progress: Watcher | None = None,
+    ledger: Ledger | None = None,
+) -> Posterior:
+    """Go on with the run of a checkpoint. It is the same run: same draws, same cost, whenever and how often it stopped.
+
+    Parameters
+    ----------
+    path
+        The checkpoint, which is kept up to date. Two programs cannot go on with one at the same time.
+    x, y
+        The run's table, as it was given to ``sample``; nothing where that was a file that is still there. Another
+        table is refused. The checkpoint of a finished run needs none.
+    model
+        The run's model, where it is not one of the library's regressions.
+    every
+        Other seconds between checkpoints than before.
+    threads, progress
+        As for ``sample``.
+    ledger
+        The ledger that holds the run's budget, where it began with one; a finished run needs none.
+    """
+    keeper, contents = Keeper.reopen(path, every)
     try:
-        if isinstance(model, GLM) and proposal is None:
-            run.plan_from_release(start)
-        else:
-            run.take_as_told(proposal, start)
-        return run.finish()
-    except KeyboardInterrupt:
-        spent = account.epsilon_spent()
-        raise KeyboardInterrupt(f"stopped, and no draws are kept. Spent: epsilon = {spent:.3g}.") from None
+        run = _reopened(keeper, contents, x, y, model, threads, progress, ledger)
+        return run.through(lambda: None)
     finally:
-        if hold is not None:  # shares that were not settled, of chains that an error cut off, count in full
-            hold.settle()
+        keeper.close()
+
+
+def _reopened(
+    keeper: Keeper,
+    contents: Contents,
+    x: Any,
+    y: Any,
+    model: Model | None,
+    threads: Any,
+    progress: Watcher | None,
+    ledger: Ledger | None,
+) -> _Run:
+    """The run of a checkpoint, as it was when the checkpoint was written."""
+    head, arrays, what = contents.head, contents.arrays, str(keeper.path)
+    if keeper.phase == BEGUN:
+        raise CheckpointError(
+            f"{what} has nothing to go on from: the run ended before its start was found, and released nothing. "
+            "Remove the file and begin a new run"
+        )
+    with damage_is_one_line(what):
+        check_built(head["built"], what)
+        request, table = head["request"], head["table"]
+        if model is None and head["model"]["described"] is None:
+            raise CheckpointError(f"{what} is of a model of your own: give it as model")
+        found = model_from(head["model"]["described"]) if model is None else model
+        if model_mark(found) != head["model"]["mark"]:
+            raise CheckpointError(f"{what} is the run of another model: give the model, or schema, that it began with")
+        budget = Budget(request["epsilon"], request["delta"])
+        dataset = table["ledger"]
+        if dataset is not None and ledger is None and keeper.phase != FINISHED:
+            raise CheckpointError(f"{what} spends the budget of data set {dataset!r} in a ledger: give the ledger")
+        if ledger is not None and ledger.dataset != dataset:
+            raise CheckpointError(f"{what} is no run of data set {ledger.dataset!r} in the ledger")
+        alpha = head["filter"]["alpha"]
+        hold = None if ledger is None else ledger.reservation(keeper.run_id)
+        account = RenyiFilter(budget, steps_cap=request["steps_cap"], alpha=alpha) if hold is None else hold.account
+        if account.alpha != alpha:
+            raise CheckpointError(f"{what} counts at another order than the ledger: it is another run's")
+        account.restore(charges_in(head["filter"]["charges"]))
+        if x is None:
+            x = table["data"]
+        if x is None and keeper.phase != FINISHED:
+            raise CheckpointError(f"{what} does not say where the table is: give it")
+        how = (table["target"], table["unit"], request["max_rows_per_unit"], table["missing"], request["seed"])
+        identity = secret_in(arrays, "table")
+    records = None
+    if keeper.phase != FINISHED:
+        records = _records(found, x, y, *how, threads, None)
+        records.check(identity)
+    with damage_is_one_line(what):
+        run = _Run(
+            model=found,
+            records=records,
+            account=account,
+            budget=budget,
+            method=METHODS[request["method"]],
+            chains=request["chains"],
+            cap=request["cap"],
+            draws=request["draws"],
+            max_time=request["max_time"],
+            settings=from_plain(Settings, request["settings"], tuple),
+            seed=request["seed"],
+            progress=progress,
+            unit=request["unit"],
+            outcome=table["target"],
+            table=table,
+            keeper=keeper,
+            hold=hold,
+        )
+        run.restore(contents)
+    return run
+
+
+def _plain_values(missing: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Public values for missing cells, as JSON takes them."""
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in (missing or {}).items()}
+
+
+def _where(x: Any) -> str | None:
+    """Where a table that is a file can be read again."""
+    return os.path.abspath(x) if isinstance(x, str | os.PathLike) and os.fspath(x) != "-" else None
 
 
 def _whole(value: object) -> bool:
@@ -325,12 +488,20 @@ def _hopeless(
     return "" if found.effective.min() >= settings.least_draws else found.advice
 
 
+class _Mark(NamedTuple):
+    """Where a chain stood between two chunks, and what had been paid and released by then."""
+
+    secret: Secret
+    charges: Charges
+    parts: int
+
+
 @dataclass
 class _Run:
     """One call of ``sample``, from the first release to the last."""
 
     model: Model
-    records: PrivateRecords
+    records: PrivateRecords | None  # None where nothing is left to do but to look at the draws
     account: RenyiFilter
     budget: Budget
     method: type[Method]
@@ -343,19 +514,67 @@ class _Run:
     progress: Watcher | None
     unit: str
     outcome: str | None
+    table: dict[str, Any]  # where and how the table was read, and the data set's name in a ledger
+    keeper: Keeper | None
+    hold: Reservation | None  # on a ledger's budget
 
     def __post_init__(self) -> None:
         self.stop = threading.Event()
         self.lock = threading.Lock()
         self.warnings: list[str] = []
-        self.so_far: list[list[Released]] = [[] for _ in range(self.chains)]  # of the main phase
         self.facts: dict[str, Any] = {}
+        self.moves: Moves | None = None
+        self.width: FloatArray | None = None  # of moves whose length has to be found
+        self.thin = 0  # not known yet
+        self.base: float | None = None  # what had been paid before the main phase
+        self.reference: FloatArray | None = None
+        self.parts: list[list[Released]] = [[] for _ in range(self.chains)]  # of the main phase
+        self.marks: list[_Mark] = []
+        self.wanted = [False] * self.chains
+        self.ended = [False] * self.chains
+        self.saved = time.monotonic()
+        if self.records is not None:
+            self.units, self.rows_per_unit = self.records.units, self.records.rows_per_unit
+        self.identity: Secret | None = None  # of the table
+        self.over = self.records is None  # nothing will be released any more
+
+    # -- from the first release to the last --------------------------------------------------------------------------
+    def through(self, opening: Callable[[], None]) -> Posterior:
+        """``opening`` finds a start and opens the chains, unless a checkpoint has done so."""
+        keeper = self.keeper
+        with terminated_like_interrupted() if keeper else nullcontext():
+            try:
+                if keeper and self.records and keeper.phase == BEGUN:
+                    self.identity = self.records.snapshot()
+                    keeper.save(BEGUN, *self.picture(BEGUN))  # before anything is spent: is there a place for it?
+                opening()
+                if self.base is None:
+                    self.save(OPENED)
+                    self.try_moves()
+                    self.base = self.account.charged
+                    self.save(MAIN)
+                return self.finish()
+            except KeyboardInterrupt:
+                if keeper and keeper.phase != BEGUN:
+                    trouble = f" ({keeper.trouble})" if keeper.trouble else ""
+                    raise KeyboardInterrupt(f"stopped{trouble}; dpfastmh resume {keeper.path} goes on") from None
+                spent = self.account.epsilon_spent()
+                raise KeyboardInterrupt(f"stopped, and no draws are kept. Spent: epsilon = {spent:.3g}.") from None
+            finally:
+                going_on = keeper is not None and keeper.phase in (OPENED, MAIN) and not self.over
+                if self.hold and not going_on:  # shares of chains that an error cut off count in full
+                    self.hold.settle()
+                if keeper:
+                    if keeper.phase == BEGUN:
+                        keeper.discard()  # nobody could go on from it
+                    keeper.close()
 
     # -- how to move -------------------------------------------------------------------------------------------------
     def plan_from_release(self, start: npt.ArrayLike | None) -> None:
         """Warm start, planned moves, and a pilot that corrects them."""
         model, settings, account = self.model, self.settings, self.account
         assert isinstance(model, GLM)
+        assert self.records is not None
         share = account.reserve("warm start", account.limit * settings.warm_share, 100)
         try:
             found = warm_start(self.records, share, settings, lambda part: self.tell("start", part, 0, 0))
@@ -366,8 +585,8 @@ class _Run:
             model,
             found,
             rho,
-            self.records.units,
-            self.records.rows_per_unit,
+            self.units,
+            self.rows_per_unit,
             settings,
             seconds=self.max_time or settings.patience,
             full=self.method is DPFastMHFull,
@@ -384,7 +603,7 @@ class _Run:
         self.open(Coordinates(moves.scales), moves.laziness, starts, reference=found.point)
         self.most = int(most_steps(moves, self.max_time, self.cap))
         self.thin = max(1, math.ceil(1.3 * min(moves.steps, self.most) / MOST_DRAWS))
-        self.correct(moves)
+        self.moves = moves
 
     def check_worth(self, moves: Moves) -> None:
         """Refuse to go on where the rest of the budget would not buy one draw: it stays unspent."""
@@ -395,7 +614,7 @@ class _Run:
             lacking = self.settings.least_draws / draws[worst]
             epsilon = _epsilon_for(self.budget, lacking)
             advice = too_small(
-                float(draws[worst]), self.model.temperature * lacking, epsilon, math.ceil(self.records.units * lacking)
+                float(draws[worst]), self.model.temperature * lacking, epsilon, math.ceil(self.units * lacking)
             )
             raise BudgetTooSmall(
                 f"along {self.model.parameters[worst]!r} the posterior is too narrow for the rest of this budget. "
@@ -415,27 +634,35 @@ class _Run:
         self.most = self.cap
         if self.max_time is not None:
             self.most = max(1, int(min(self.cap, self.max_time / (BLIND_SECONDS * kappa))))
-        if proposal is not None:
-            self.open(proposal, kappa, starts, reference=reference)
-            self.thin = self.thin_from_pilot()
-            return
-        width = np.full(p, 1.0) if box is None else (box[1] - box[0]) / 10.0
-        self.open(Coordinates(width), kappa, starts, reference=reference)
-        self.search(width)
-        self.thin = self.thin_from_pilot()
+        if proposal is None:
+            self.width = np.full(p, 1.0) if box is None else (box[1] - box[0]) / 10.0
+            proposal = Coordinates(self.width)
+        self.open(proposal, kappa, starts, reference=reference)
 
     def open(
         self, proposal: ProposalLike, laziness: float, starts: Sequence[FloatArray], *, reference: FloatArray | None
     ) -> None:
         """Fixed shares, one for each chain, and the chains."""
         account, count = self.account, self.chains
+        assert self.records is not None
         options: dict[str, Any] = {"thrift": self.settings.thrift} if self.method is DPFastMH else {}
-        self.rule = self.method(proposal, laziness=laziness, **options)
+        self.rule, self.reference = self.method(proposal, laziness=laziness, **options), reference
         self.shares = [account.reserve(f"chain {k + 1}", account.left / (count - k), self.cap) for k in range(count)]
         self.running: list[PrivateSteps] = [
             self.records.chain(self.rule, starts[k], self.shares[k], reference=reference, number=k)
             for k in range(count)
         ]
+        self.marks = [self.mark(k) for k in range(count)]
+
+    def try_moves(self) -> None:
+        """The pilot: correct planned moves, or find the length of blind ones; then how many draws to keep."""
+        if self.moves is not None:
+            self.correct(self.moves)
+        if self.width is not None:
+            self.search(self.width)
+        if not self.thin:
+            self.thin = self.thin_from_pilot()
+        self.marks = [self.mark(k) for k in range(self.chains)]
 
     def correct(self, moves: Moves) -> None:
         """Try the moves; where a coordinate's acceptance is far from what was planned, mend its length.
@@ -490,45 +717,61 @@ class _Run:
         most = max(1, self.most // self.thin) * self.thin
         if self.draws is not None:
             most = min(most, math.ceil(self.draws / self.chains) * self.thin)
-        chunk = max(1, 50_000 // self.thin) * self.thin
-        made = [0] * self.chains
+        chunk = max(1, self.steps_at_once() // self.thin) * self.thin
+        made = [sum(part.steps for part in parts) for parts in self.parts]
 
-        def whole(number: int) -> list[Released]:
-            parts, chain = self.so_far[number], self.running[number]
-            while made[number] < most and not self.stop.is_set():
+        def whole(number: int) -> None:
+            chain, parts = self.running[number], self.parts[number]
+            while made[number] < most and not self.stop.is_set() and not (parts and parts[-1].closed):
                 part = chain.run(min(chunk, most - made[number]), thin=self.thin)
                 parts.append(part)
                 made[number] += part.steps
-                if part.closed:
-                    break
+                if self.wanted[number]:
+                    self.marks[number], self.wanted[number] = self.mark(number), False
                 steps = sum(made)
                 self.tell("main", max(steps / (most * self.chains), self.paid()), steps, steps // self.thin)
-            return parts
+            self.marks[number], self.ended[number] = self.mark(number), True
 
-        base = self.account.charged
-        results = self.in_threads(whole)
-        for share in self.shares:
-            self.account.settle(share)
+        if self.records is not None:
+            self.in_threads(whole, self.save_in_time)
+            if self.keeper and self.stop.is_set():
+                self.save(MAIN)
+                raise KeyboardInterrupt
+            for share in self.shares:
+                self.account.settle(share)
+            self.over = True
+            self.save(FINISHED)
         self.tell("done", 1.0, sum(made), sum(made) // self.thin)
-        return self.posterior(results, base)
+        assert self.base is not None
+        return self.posterior(self.parts, self.base)
+
+    def steps_at_once(self) -> int:
+        """Steps of a chain between two looks at signals and the clock, from the public speed figure."""
+        if self.moves is None:
+            return BLIND_STEPS
+        return int(min(50_000.0, CHUNK_SECONDS * self.moves.steps / self.moves.seconds))
 
     def together(self, steps: int) -> list[Released]:
         """Trial steps of all chains; their draws are not kept."""
         found = self.in_threads(lambda number: self.running[number].run(steps, thin=steps))
+        if self.keeper and self.stop.is_set():
+            raise KeyboardInterrupt  # the pilot is part of the same run, and made again when that goes on
         self.tell("adapt", 1.0, steps, 0)
         return found
 
-    def in_threads(self, work: Callable[[int], Any]) -> list[Any]:
+    def in_threads(self, work: Callable[[int], Any], meanwhile: Callable[[], None] = lambda: None) -> list[Any]:
         """``work(0), ..., work(chains − 1)`` at once. An interrupt makes every chain end after its present chunk."""
         with ThreadPoolExecutor(self.chains) as pool:
             futures: list[Future[Any]] = []
             try:
                 futures += (pool.submit(work, number) for number in range(self.chains))
-                while wait(futures, timeout=0.1).not_done:  # a waiting thread wakes up to see signals
-                    pass
+                pause = 0.1 if self.keeper is None else min(0.1, self.keeper.checkpoint.every / 4.0)
+                while wait(futures, timeout=pause).not_done:  # a waiting thread wakes up to see signals
+                    meanwhile()
             except KeyboardInterrupt:
                 self.stop.set()
-                self.warnings.append("The run was interrupted: draws end where it was, and so does what was spent.")
+                if self.keeper is None:
+                    self.warnings.append("The run was interrupted: draws end where it was, and so does what was spent.")
                 futures += [pool.submit(work, number) for number in range(len(futures), self.chains)]
             return [future.result() for future in futures]
 
@@ -547,10 +790,128 @@ class _Run:
 
     def effective_so_far(self) -> float:
         """The least effective draws of a coefficient so far; NaN while there are too few to tell."""
-        chains = [np.concatenate([_none(self.model), *(part.draws for part in parts)]) for parts in self.so_far]
+        chains = [np.concatenate([_none(self.model), *(part.draws for part in parts)]) for parts in self.parts]
         kept = min(map(len, chains))
         least = np.nan if kept < FEWEST else np.fmin.reduce(diagnostic("ess", np.stack([c[:kept] for c in chains])))
         return float(least)
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+    def mark(self, number: int) -> _Mark:
+        """Where a chain stands between two of its chunks; called by whoever runs it."""
+        secret = self.running[number].snapshot() if self.keeper else Secret({})
+        return _Mark(secret, self.shares[number].state(), len(self.parts[number]))
+
+    def save_in_time(self) -> None:
+        """Ask the chains for marks when it is time, and write them once all are there. Nothing waits for anything."""
+        if self.keeper is None:
+            return
+        if any(self.wanted):
+            if not any(wanted and not ended for wanted, ended in zip(self.wanted, self.ended, strict=True)):
+                self.wanted = [False] * self.chains
+                self.save(MAIN)
+        elif time.monotonic() - self.saved >= self.keeper.checkpoint.every:
+            self.wanted = [True] * self.chains
+
+    def save(self, phase: str) -> None:
+        """Write the checkpoint. Where that fails the run goes on, with a warning: the file is what it was."""
+        if self.keeper is None:
+            return
+        troubled = bool(self.keeper.trouble)
+        try:
+            self.keeper.save(phase, *self.picture(phase))
+        except OutputError as error:
+            if not troubled:
+                warnings.warn(f"checkpoint: {error}. The run goes on", CheckpointWarning, stacklevel=2)
+        self.saved = time.monotonic()
+
+    def picture(self, phase: str) -> tuple[dict[str, Any], Arrays]:
+        """The run as a checkpoint holds it; a finished one holds released numbers only."""
+        request = {
+            "epsilon": self.budget.epsilon,
+            "delta": self.budget.delta,
+            "method": self.method.name,
+            "chains": self.chains,
+            "cap": self.cap,
+            "steps_cap": self.account.steps_cap,
+            "draws": self.draws,
+            "max_time": self.max_time,
+            "settings": plain(self.settings),
+            "seed": self.seed,
+            "unit": self.unit,
+            "units": self.units,
+            "max_rows_per_unit": self.rows_per_unit,
+        }
+        described = describe(self.model) if isinstance(self.model, GLM) else None
+        head: dict[str, Any] = {
+            "request": request,
+            "table": self.table,
+            "model": {"described": described, "mark": model_mark(self.model)},
+            "filter": {"alpha": self.account.alpha, "charges": charges_out(self.account.state())},
+            "chains": [],
+        }
+        arrays: Arrays = {}
+        if phase != BEGUN:
+            head["course"] = self.course()
+            for k, (secret, charges, count) in enumerate(self.marks):
+                parts = self.parts[k][:count]
+                closed = bool(parts and parts[-1].closed)
+                head["chains"].append({"charges": [] if phase == FINISHED else charges_out(charges), "closed": closed})
+                arrays |= {f"chain {k} {name}": value for name, value in _packed(self.model, parts).items()}
+                if phase != FINISHED:
+                    arrays |= secret_out(secret, f"chain {k} secret")
+        if phase != FINISHED and self.identity is not None:
+            arrays |= secret_out(self.identity, "table")
+        return head, arrays
+
+    def course(self) -> dict[str, Any]:
+        """What has been decided, from released numbers."""
+        proposal = self.rule.proposal
+        return {
+            "proposal": {"kind": type(proposal).__name__, "values": plain(proposal)},
+            "laziness": self.rule.laziness,
+            "reference": None if self.reference is None else self.reference.tolist(),
+            "limits": [share.limit for share in self.shares],
+            "moves": None if self.moves is None else plain(self.moves),
+            "width": None if self.width is None else self.width.tolist(),
+            "most": self.most,
+            "thin": self.thin,
+            "base": self.base,
+            "facts": self.facts,
+        }
+
+    def restore(self, contents: Contents) -> None:
+        """Stand where a checkpoint stands."""
+        head, arrays, course = contents.head, contents.arrays, contents.head["course"]
+        options: dict[str, Any] = {"thrift": self.settings.thrift} if self.method is DPFastMH else {}
+        proposal = from_plain(PROPOSALS[course["proposal"]["kind"]], course["proposal"]["values"])
+        self.rule = self.method(proposal, laziness=course["laziness"], **options)
+        self.reference = None if course["reference"] is None else np.array(course["reference"])
+        self.moves = None if course["moves"] is None else from_plain(Moves, course["moves"])
+        self.width = None if course["width"] is None else np.array(course["width"])
+        self.most, self.thin, self.base, self.facts = (course[name] for name in ("most", "thin", "base", "facts"))
+        self.units, self.rows_per_unit = head["request"]["units"], head["request"]["max_rows_per_unit"]
+        self.parts = [
+            _unpacked({name: arrays[f"chain {k} {name}"] for name in PACKED}, chain["closed"])
+            for k, chain in enumerate(head["chains"])
+        ]
+        if len(self.parts) != self.chains:
+            raise ValueError("it has another number of chains")
+        if self.records is not None:
+            self.identity = secret_in(arrays, "table")
+            self.reopen(head, arrays)
+
+    def reopen(self, head: dict[str, Any], arrays: Arrays) -> None:
+        """The chains again, on shares of the same size, each where it was."""
+        assert self.records is not None
+        self.shares, self.running = [], []
+        for k, (limit, chain) in enumerate(zip(head["course"]["limits"], head["chains"], strict=True)):
+            secret = secret_in(arrays, f"chain {k} secret")
+            share = self.account.reserve(f"chain {k + 1}", limit, self.cap)
+            running = self.records.reopen(self.rule, secret, share, reference=self.reference, number=k)
+            share.restore(charges_in(chain["charges"]))
+            self.shares.append(share)
+            self.running.append(running)
+        self.marks = [self.mark(k) for k in range(self.chains)]
 
     # -- what comes out ----------------------------------------------------------------------------------------------
     def posterior(self, results: list[list[Released]], base: float) -> Posterior:
@@ -574,12 +935,12 @@ class _Run:
             delta_spent=account.delta_spent(),
             alpha=account.alpha,
             rdp_spent=account.spent,
-            units=self.records.units,
+            units=self.units,
             unit=self.unit,
-            max_rows_per_unit=self.records.rows_per_unit,
+            max_rows_per_unit=self.rows_per_unit,
             method=self.method.name,
             exact_target=_target(model),
-            private=self.records.private,
+            private=self.seed is None,
             temperature=model.temperature,
             chains=self.chains,
             steps=sum(part.steps for parts in results for part in parts),
@@ -613,6 +974,29 @@ class _Run:
 
 
 _LENGTHS = np.geomspace(0.02, 20.0, 60)
+
+
+PACKED = ("draws", "steps", "spent", "tried", "accepted")
+
+
+def _packed(model: Model, parts: Sequence[Released]) -> Arrays:
+    """What a chain has released, as arrays."""
+    draws = np.concatenate([_none(model), *(part.draws for part in parts)])
+    steps = np.array([part.steps for part in parts], np.int64)
+    spent = np.array([part.spent for part in parts], np.float64)
+    counts = [np.sum([getattr(part, name) for part in parts], axis=0, dtype=np.int64) for name in PACKED[3:]]
+    return dict(zip(PACKED, [draws, steps, spent, *(np.atleast_1d(count) for count in counts)], strict=True))
+
+
+def _unpacked(arrays: Arrays, closed: bool) -> list[Released]:
+    """``_packed`` backwards; draws and counts, which are added up anyway, all with the first part."""
+    parts = []
+    for number, (steps, spent) in enumerate(zip(arrays["steps"].tolist(), arrays["spent"].tolist(), strict=True)):
+        first, last = number == 0, number == arrays["steps"].size - 1
+        draws = arrays["draws"] if first else arrays["draws"][:0]
+        tried, accepted = (arrays[name] if first else np.zeros_like(arrays[name]) for name in PACKED[3:])
+        parts.append(Released(draws, arrays["draws"][-1:], steps, tried, accepted, spent, closed and last))
+    return parts
 
 
 def _none(model: Model) -> FloatArray:

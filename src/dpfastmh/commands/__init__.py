@@ -9,6 +9,7 @@ COMMANDS = {
     "schema": "draft a schema from the names and types of a table's columns",
     "check": "what a schema makes of a table, for the custodian's own eyes",
     "fit": "draw from the posterior of a private table",
+    "resume": "go on with a fit that was stopped, from its checkpoint",
     "ledger": "one budget for a table over years and people",
     "plan": "forecast what a budget buys; reads no data",
     "predict": "predict new records from a posterior, with intervals",

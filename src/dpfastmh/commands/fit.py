@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpfastmh.checkpoint import Checkpoint
     from dpfastmh.ledger import Ledger
     from dpfastmh.posterior import Posterior
     from dpfastmh.schema import Schema
@@ -31,9 +32,12 @@ EXAMPLES = """examples:
   dpfastmh fit patients.csv --schema patients.toml --epsilon 1 --delta 1e-6 -o out \\
     --ledger sqlite:///ledger.db --dataset patients
   cat table.csv | dpfastmh fit - --schema table.toml --epsilon 1 --delta 1e-6 -o out --json
+  dpfastmh fit big.parquet --schema big.toml --epsilon 1 --delta 1e-9 -o out --checkpoint big.checkpoint
 
 Every run spends its own budget: running it twice costs twice. Ctrl-C ends a run with what was drawn so far, and what
-that cost. Exit codes: 0 done, 1 refused or failed with one line, 2 wrong usage.
+that cost; with --checkpoint it stops the run (SIGTERM too), and "dpfastmh resume FILE" goes on at no further cost,
+after a crash as well. A checkpoint is as secret as the table. Exit codes: 0 done, 1 refused or failed with one line, 2
+wrong usage.
 """
 
 
@@ -48,12 +52,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_choices(parser)
     parser.add_argument("--draws", type=int, metavar="N", help="end after so many kept draws of all chains together")
     parser.add_argument("--threads", type=int, metavar="N", help="threads for sums over the table (default: all)")
-    parser.add_argument("--json", action="store_true", help="print the privacy statement and summary as JSON")
-    parser.add_argument("--quiet", action="store_true", help="no progress display")
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="keep the run's state in a new, SECRET file")
+    add_every(parser, default=60.0)
+    add_display(parser)
     parser.add_argument("--seed", type=int, metavar="N", help="for tests: the results are then NOT PRIVATE")
     parser.add_argument("--force", action="store_true", help="allow delta above 1/units")
     parser.add_argument("--ledger", metavar="URL", help="take the budget from a ledger (see dpfastmh ledger --help)")
     parser.add_argument("--dataset", metavar="NAME", help="the data set's name in the ledger")
+
+
+def add_every(parser: argparse.ArgumentParser, *, default: float | None) -> None:
+    text = "between two checkpoints " + ("(default: as before)" if default is None else f"(default {default:g})")
+    parser.add_argument("--every", type=float, default=default, metavar="SECONDS", help=text)
+
+
+def add_display(parser: argparse.ArgumentParser) -> None:
+    """What ``fit`` and ``resume`` show."""
+    parser.add_argument("--json", action="store_true", help="print the privacy statement and summary as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no progress display")
 
 
 def add_budget(parser: argparse.ArgumentParser) -> None:
@@ -76,10 +92,13 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check everything that can be checked for free, sample, write, print."""
+    from dpfastmh.checkpoint import check_new
     from dpfastmh.outputs import check_new_folder, check_room
     from dpfastmh.schema import Schema
 
     check_new_folder(arguments.output)
+    if arguments.checkpoint is not None:
+        check_new(arguments.checkpoint)
     schema = Schema.load(arguments.schema)
     check_room(arguments.output, ROOM)
     ledger = ledger_of(arguments)
@@ -127,8 +146,7 @@ def fitted(arguments: argparse.Namespace, schema: Schema, ledger: Ledger | None)
     table.check(needed)
     if not arguments.quiet:
         tell_ignored([name for name in dict.fromkeys(table.names) if name not in needed])
-    with warnings.catch_warnings(), Display(quiet=arguments.quiet or arguments.json) as display:
-        warnings.showwarning = in_one_line
+    with Display(quiet=arguments.quiet or arguments.json) as display, warnings_in_one_line("fit"):
         return sample(
             schema.build(arguments.temperature),
             table,
@@ -147,7 +165,20 @@ def fitted(arguments: argparse.Namespace, schema: Schema, ledger: Ledger | None)
             threads=arguments.threads,
             progress=display.update,
             ledger=ledger,
+            checkpoint=checkpoint_of(arguments),
         )
+
+
+def checkpoint_of(arguments: argparse.Namespace) -> Checkpoint | None:
+    """The checkpoint asked for, with what ``dpfastmh resume`` wants to know beside the run itself."""
+    from dpfastmh.checkpoint import Checkpoint
+
+    if arguments.checkpoint is None:
+        return None
+    notes = {"schema": str(arguments.schema.absolute()), "output": str(arguments.output.absolute())}
+    if arguments.data != "-":
+        notes["data"] = str(Path(arguments.data).absolute())
+    return Checkpoint(arguments.checkpoint, arguments.every, notes)
 
 
 def tell_ignored(names: list[str], most: int = 8) -> None:
@@ -158,9 +189,16 @@ def tell_ignored(names: list[str], most: int = 8) -> None:
         print(f"dpfastmh fit: columns that the schema does not name are ignored: {shown}{more}", file=sys.stderr)
 
 
-def in_one_line(message: Warning | str, *where: Any, **more: Any) -> None:
-    """A warning as a user reads it: without the place in our source."""
-    print(f"dpfastmh fit: {' '.join(str(message).split())}", file=sys.stderr)
+@contextmanager
+def warnings_in_one_line(command: str) -> Iterator[None]:
+    """Warnings as a user reads them: without the place in our source."""
+
+    def show(message: Warning | str, *where: Any, **more: Any) -> None:
+        print(f"dpfastmh {command}: {' '.join(str(message).split())}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
 
 
 def unit_of(arguments: argparse.Namespace, schema: Schema) -> tuple[str | None, int]:

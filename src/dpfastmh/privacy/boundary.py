@@ -7,10 +7,12 @@
 3. ``PrivateChain.run`` — the accept bits of a chain, in the form of the states they lead to and counts of acceptances.
 
 Beside these, ``PrivateRecords.fingerprint`` goes to the custodian's ledger and nowhere else.
+A fourth thing comes out, but only into a checkpoint, a file as secret as the table: ``snapshot`` gives a ``Secret``,
+which the rest of the library can hand on and cannot read. Nothing of it is ever part of a result.
 
 A chain's states are a function of public proposals and of its accept bits. What it keeps for itself, and never returns:
 the sums G and H, energies, row numbers, batch sizes, which steps were skipped by the lazy coin, and how long anything
-took. The public side of the library is handed these two objects and nothing else.
+took. The public side of the library is handed these two objects and sealed secrets, and nothing else.
 
 **Rounding.** (i) A word of 64 bits decides each bit: the filter sets (1+e^ε)·steps·2⁻⁶³ of δ aside. (ii) ℓ is the
 sum of the other records' part, which is a sum of whole numbers and therefore has the same value under both neighbours,
@@ -25,8 +27,13 @@ over.
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
+import secrets
 import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -57,6 +64,7 @@ if TYPE_CHECKING:
 FloatArray = npt.NDArray[np.float64]
 CELLS = 2.0**-31
 LEAST_LAZINESS = 1e-6  # the lazy coin has 53 bits: below, its own rounding would be a part of what is charged
+HASHED = 1 << 24  # bytes of the table that one thread hashes at a time
 LARGEST_BOUND = 8.0  # of one unit: moves that could change its log-likelihood by more are never made
 
 
@@ -72,12 +80,34 @@ class Released(NamedTuple):
     closed: bool  # the next step would have passed the share's limit
 
 
+class Secret:
+    """Private arrays on their way into a checkpoint or out of one. ``open`` is for ``dpfastmh.checkpoint`` and here."""
+
+    __slots__ = ("__arrays",)
+
+    def __init__(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        self.__arrays = dict(arrays)
+
+    def __repr__(self) -> str:
+        return "<Secret>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("what a checkpoint keeps secret cannot be pickled or copied")
+
+    def open(self) -> dict[str, npt.NDArray[Any]]:
+        return dict(self.__arrays)
+
+
 class PrivateSteps(Protocol):
     """All that the public side may do with a chain over records it cannot see."""
 
     def run(self, steps: int, *, thin: int = 1) -> Released: ...
 
     def rescale(self, scale: FloatArray) -> None: ...
+
+    def snapshot(self) -> Secret: ...
+
+    def restore(self, secret: Secret) -> None: ...
 
 
 class PrivateRecords:
@@ -117,6 +147,31 @@ class PrivateRecords:
         """NOT A RELEASE: keyed hashes of the table's columns, for the custodian's ledger, which is as secret as the
         table. Empty unless the records were loaded for one."""
         return {} if self.__fingerprint is None else self.__fingerprint.digests()
+
+    def snapshot(self) -> Secret:
+        """For a checkpoint: a keyed fingerprint of the table, and its key."""
+        key = secrets.token_bytes(32)
+        return Secret({"key": _bytes(key), "table": _bytes(self.__row_hash(key))})
+
+    def check(self, secret: Secret) -> None:
+        """ValueError unless this is the table of a ``snapshot``, rows in the same order."""
+        held = secret.open()
+        if set(held) != {"key", "table"}:
+            raise ValueError("the fingerprint of the run's table is missing")
+        if not np.array_equal(held["table"], _bytes(self.__row_hash(held["key"].tobytes()[:64]))):
+            raise ValueError("the table is not the one that this run began with: its rows or their order have changed")
+
+    def __row_hash(self, key: bytes) -> bytes:
+        """A keyed hash of the projected rows, in blocks that threads hash side by side."""
+        header = repr((self.units, self.rows_per_unit, [(part.shape, part.dtype.str) for part in self.__rows[:5]]))
+        whole = hashlib.blake2b(header.encode(), key=key, digest_size=32)
+        with ThreadPoolExecutor(self.threads or os.cpu_count() or 1) as pool:
+            for part in self.__rows[:5]:
+                data = np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
+                blocks = [data[start : start + HASHED] for start in range(0, len(data), HASHED)]
+                for digest in pool.map(lambda block: hashlib.blake2b(block, key=key, digest_size=32).digest(), blocks):
+                    whole.update(digest)
+        return whole.digest()
 
     def noisy_gradient(self, point: FloatArray, rho: float, account: Share) -> tuple[FloatArray, float]:
         """Σ ∇U_i(θ)/τ + noise at a zCDP cost of ``rho``, and the noise's standard deviation."""
@@ -178,6 +233,17 @@ class PrivateRecords:
             meter=make_meter(self.model, method, account.alpha, self.units, self.rows_per_unit, also=account.also),
         )
         return PrivateChain(sampler, sampler.init(start), account)
+
+    def reopen(
+        self, method: Method, secret: Secret, account: Share, *, reference: FloatArray | None, number: int = 0
+    ) -> PrivateChain:
+        """The chain of a ``snapshot``, paying from a share that stands where that chain's share stood."""
+        position = secret.open().get("place theta")
+        if position is None:
+            raise ValueError("the chain's state lacks a part")
+        found = self.chain(method, position, account, reference=reference, number=number)
+        found.restore(secret)
+        return found
 
     def _sums_at(self, point: FloatArray | None, method: Method) -> Reference | None:
         """The sums around an expansion point, taken once for all chains that move along the axes."""
@@ -242,6 +308,22 @@ class PrivateChain:
     def __reduce__(self) -> Any:
         raise TypeError("a private chain cannot be pickled or copied: its state holds sums over records")
 
+    def snapshot(self) -> Secret:
+        """For a checkpoint: all that decides what this chain will do. Its share's charges are kept beside it."""
+        with self.__running:
+            return Secret(self.__sampler.snapshot() | self.__state.arrays())
+
+    def restore(self, secret: Secret) -> None:
+        """Go on from a ``snapshot``: the same steps follow as did there. ValueError if it is not of such a chain."""
+        with self.__running:
+            arrays = secret.open()
+            try:
+                following = self.__state.like(arrays)
+                self.__sampler.restore(arrays)
+            except KeyError:
+                raise ValueError("the chain's state lacks a part") from None
+            self.__state = following
+
     def run(self, steps: int, *, thin: int = 1) -> Released:
         """At most ``steps`` steps, fewer if the share ends. Their cost is entered before anything is returned."""
         with self.__running:  # two threads in one chain would share its coins
@@ -270,6 +352,10 @@ class PrivateChain:
             spent,
             info.steps < steps,
         )
+
+
+def _bytes(content: bytes) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(content, np.uint8)
 
 
 def widening(parameters: int, rows: int, rows_per_unit: int = 1) -> float:

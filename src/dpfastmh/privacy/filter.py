@@ -213,6 +213,27 @@ class Share:
             for what, (rdp, count) in charges.items():
                 _add(self._charges, what, rdp, count)
 
+    def state(self) -> list[tuple[str, Fraction, int]]:
+        """What was paid for here, exactly: names, costs and counts, without what open shares hold. For checkpoints.
+
+        It is a record, not a budget: only ``restore`` turns it into spending again, and only on an untouched share.
+        """
+        with self._lock:
+            return [(what, rdp, count) for what, (rdp, count) in self._charges.items()]
+
+    def restore(self, state: list[tuple[str, Fraction, int]]) -> None:
+        """Enter the charges of a ``state`` into a share that has none: a run goes on where its checkpoint was.
+
+        They are paid like any others, so that no state passes the limit.
+        """
+        with self._lock:
+            if self._spent or self._steps or self._open_shares:
+                raise ValueError(f"{self.what!r} has been used: charges are restored before anything is charged")
+            for what, rdp, count in state:
+                if rdp < 0:
+                    raise ValueError(f"{what!r} was charged {float(rdp):.4g}: a cost is never negative")
+                self._pay(_checked_name(what), rdp, checked_count(count, "the count of releases"))
+
     def check_process(self) -> None:
         """Refuse to go on in a forked copy: two copies of one budget, and of the coins, would be two budgets."""
         if os.getpid() != self._process:
