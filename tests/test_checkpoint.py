@@ -10,6 +10,7 @@ import os
 import pickle
 import random
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -799,3 +800,60 @@ def test_on_a_small_and_on_a_read_only_file_system(tmp_path: Path, undisturbed: 
             crashing.fit(mount / "d")
     finally:
         subprocess.run(["umount", str(mount)], check=True)
+
+
+# -- with a ledger ---------------------------------------------------------------------------------------------------
+def test_a_ledger_waits_for_a_stopped_run(tmp_path: Path, undisturbed: Posterior) -> None:
+    """The reservation outlives the process; what the resumed run did not spend comes back when it ends, once."""
+    url, path = f"sqlite:///{tmp_path}/ledger.db", tmp_path / "c"
+    ledger = mh.Ledger.create(url, "t", mh.Budget(20.0, 1e-4))
+    options: dict[str, Any] = {"budget": BUDGET, "seed": 17, "settings": crashing.SETTINGS, "draws": 600}
+    whole = sample(MODEL, X, Y, ledger=ledger, **options)
+    before = mh.Ledger(url, "t").largest(1e-6)
+    with pytest.raises(KeyboardInterrupt):
+        sample(MODEL, X, Y, ledger=ledger, checkpoint=path, progress=interrupt_at("main", 2), **options)
+    held = mh.Ledger(url, "t").largest(1e-6)
+    assert held < before
+    with pytest.raises(CheckpointError, match="has its budget from the ledger's data set 't': resume it with the same"):
+        resume(path, X, Y)
+    other = mh.Ledger.create(f"sqlite:///{tmp_path}/other.db", "t", mh.Budget(20.0, 1e-4))
+    with pytest.raises(ValueError, match="knows no run"):
+        resume(path, X, Y, ledger=other)
+    assert same(resume(path, X, Y, ledger=mh.Ledger(url, "t")), whole)
+    assert held < mh.Ledger(url, "t").largest(1e-6) < before
+    left = mh.Ledger(url, "t").largest(1e-6)
+    assert same(resume(path, ledger=mh.Ledger(url, "t")), whole)
+    assert mh.Ledger(url, "t").largest(1e-6) == left
+    assert mh.Ledger(url, "t").verify() == []
+
+
+def test_a_ledger_gets_back_what_a_dead_run_had_not_paid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url, path = f"sqlite:///{tmp_path}/ledger.db", tmp_path / "c"
+    ledger = mh.Ledger.create(url, "t", mh.Budget(20.0, 1e-4))
+    with pytest.raises(KeyboardInterrupt):
+        sample(MODEL, X, Y, budget=BUDGET, ledger=ledger, checkpoint=path, progress=interrupt_at("main", 2))
+    copy = tmp_path / "copy"
+    copy.write_bytes(path.read_bytes())
+    assert main(["ledger", "recover", "--ledger", url, "--dataset", "t", "--checkpoint", str(path)]) == 0
+    assert not path.exists()
+    with pytest.raises(ValueError, match="is recovered in the ledger: it cannot go on"):
+        resume(copy, X, Y, ledger=mh.Ledger(url, "t"))
+    assert "its checkpoint is worth nothing now" in capsys.readouterr().out
+
+
+def test_results_of_a_run_that_was_ended_at_less_than_it_spent_are_refused(tmp_path: Path) -> None:
+    """A copy of the stopped run's checkpoint goes on to the end elsewhere, out of the ledger's sight, while the run is
+    recovered from the original. What it put out was not paid for in full: its finished checkpoint gives nothing out."""
+    url, path, copy = f"sqlite:///{tmp_path}/ledger.db", tmp_path / "c", tmp_path / "copy"
+    ledger = mh.Ledger.create(url, "t", mh.Budget(20.0, 1e-4))
+    options: dict[str, Any] = {"budget": BUDGET, "settings": crashing.SETTINGS, "draws": 600, "ledger": ledger}
+    with pytest.raises(KeyboardInterrupt):
+        sample(MODEL, X, Y, checkpoint=path, progress=interrupt_at("main", 2), **options)
+    stopped = recorded(path)
+    for file in tmp_path.glob("ledger.db*"):
+        shutil.copy(file, tmp_path / file.name.replace("ledger", "elsewhere"))
+    shutil.copy(path, copy)
+    resume(copy, X, Y, ledger=mh.Ledger(f"sqlite:///{tmp_path}/elsewhere.db", "t"))
+    mh.Ledger(url, "t").recover(stopped.run_id, stopped.charged, stopped.alpha)
+    with pytest.raises(ValueError, match="was ended at less than it spent"):
+        resume(copy, ledger=mh.Ledger(url, "t"))

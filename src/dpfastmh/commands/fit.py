@@ -151,7 +151,7 @@ def fitted(arguments: argparse.Namespace, schema: Schema, ledger: Ledger | None)
     table.check(needed)
     if not arguments.quiet:
         tell_ignored([name for name in dict.fromkeys(table.names) if name not in needed])
-    with Display(quiet=arguments.quiet or arguments.json) as display, warnings_in_one_line():
+    with Display(quiet=arguments.quiet or arguments.json) as display, warnings_in_one_line("fit"):
         return sample(
             schema.build(arguments.temperature),
             table,
@@ -193,11 +193,11 @@ def tell_ignored(names: list[str], most: int = 8) -> None:
 
 
 @contextmanager
-def warnings_in_one_line() -> Iterator[None]:
-    """Warnings as the command line says things: one line on standard error."""
+def warnings_in_one_line(command: str) -> Iterator[None]:
+    """Warnings as a user reads them: without the place in our source."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        print(f"dpfastmh: {' '.join(str(message).split())}", file=sys.stderr)
+        print(f"dpfastmh {command}: {' '.join(str(message).split())}", file=sys.stderr)
 
     with warnings.catch_warnings():
         warnings.showwarning = show

@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_new_folder(output)
     ledger = ledger_of(arguments)
     model = model_of(arguments.schema, contents, str(arguments.checkpoint))
-    with Display(quiet=arguments.quiet or arguments.json) as display, warnings_in_one_line():
+    with Display(quiet=arguments.quiet or arguments.json) as display, warnings_in_one_line("resume"):
         posterior = resume(
             arguments.checkpoint,
             arguments.data,
