@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
 
-.PHONY: setup demo test test-slow bench lint format picture clean
+.PHONY: setup demo demo-cluster test test-slow bench lint format picture clean
 
 setup: $(STAMP)
 
@@ -17,6 +17,9 @@ $(STAMP): pyproject.toml
 
 demo: setup
 	$(BIN)/dpfastmh demo
+
+demo-cluster: setup
+	$(BIN)/python examples/cluster.py
 
 test: setup
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"

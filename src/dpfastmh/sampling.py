@@ -27,6 +27,8 @@ import numpy.typing as npt
 
 from dpfastmh import __version__
 from dpfastmh.budget import Budget
+from dpfastmh.data.engine import RowEngine, RowsLost
+from dpfastmh.data.mapped import is_row_folder, load_rows, projection_of
 from dpfastmh.methods import Coordinates, DPFastMH, DPFastMHFull, Method, ProposalLike
 from dpfastmh.models import GLM, Energy, Model
 from dpfastmh.planning import (
@@ -61,6 +63,7 @@ BLIND_SECONDS = 1e-5  # public speed figure of an evaluated step of a model with
 TARGET = 0.42  # acceptance that models without derivatives aim at
 ROUNDS = 10  # of their adaptation,
 SEARCH_SHARE = 0.1  # which ends once it has taken this much of a chain's budget
+ENGINES = ("auto", "memory", "mapped")
 METHODS: dict[str, type[Method]] = {method.name: method for method in (DPFastMH, DPFastMHFull)}
 
 
@@ -127,10 +130,11 @@ def _floored(matrix: FloatArray, floor: float) -> FloatArray:
 # -- sampling --------------------------------------------------------------------------------------------------------
 def sample(
     model: Model,
-    x: Any,
+    x: Any = None,
     y: Any = None,
     *,
     budget: Budget,
+    engine: RowEngine | str = "auto",
     target: str | None = None,
     unit: str | None = None,
     max_rows_per_unit: int = 1,
@@ -155,7 +159,11 @@ def sample(
     ----------
     model, x, y
         A model and its records, as arrays; or x is a table, and its column ``target`` is y: a mapping of columns, a
-        file, or anything with the Arrow stream interface (pandas, Polars, PyArrow, DuckDB).
+        file, anything with the Arrow stream interface (pandas, Polars, PyArrow, DuckDB), or a folder of rows made by
+        ``dpfastmh ingest``.
+    engine
+        Where the rows of such a folder are: "memory", "mapped" (read as they are needed), or "auto", in memory if they
+        take up less than half of what is free. Or rows that live elsewhere, such as ``DaskRows(...)``, in place of x.
     unit, max_rows_per_unit
         Who is protected: the table's column that says whose row it is. Rows of a unit past the first
         ``max_rows_per_unit`` are dropped. Without it every row is a unit of its own.
@@ -191,7 +199,7 @@ def sample(
     if ledger is not None:
         ledger.check(budget, unit)
     fingerprint = None if ledger is None else ledger.fingerprint()
-    records = _records(model, x, y, target, unit, max_rows_per_unit, missing, seed, threads, fingerprint)
+    records = _records(model, x, y, engine, target, unit, max_rows_per_unit, missing, seed, threads, fingerprint)
     budget.check_rows(records.units, force=force)
     cap = min(STEPS_CAP, budget.most_steps() // chains - 100)
     if cap < 1000:
@@ -238,6 +246,8 @@ def sample(
     except KeyboardInterrupt:
         spent = account.epsilon_spent()
         raise KeyboardInterrupt(f"stopped, and no draws are kept. Spent: epsilon = {spent:.3g}.") from None
+    except RowsLost as error:
+        raise RowsLost(f"{error}. The run ended; spent: epsilon = {account.epsilon_spent():.3g}.") from error
     finally:
         if hold is not None:  # shares that were not settled, of chains that an error cut off, count in full
             hold.settle()
@@ -273,6 +283,7 @@ def _records(
     model: Model,
     x: Any,
     y: Any,
+    engine: RowEngine | str,
     target: str | None,
     unit: Any,
     k: int,
@@ -281,8 +292,25 @@ def _records(
     threads: Any,
     fingerprint: Fingerprint | None,
 ) -> PrivateRecords:
-    """The private side, loaded from arrays or from a table."""
-    options = {"seed": seed, "threads": threads, "fingerprint": fingerprint}
+    """The private side, loaded from arrays or a table, or rows that live elsewhere."""
+    options: dict[str, Any] = {"seed": seed, "threads": threads, "fingerprint": fingerprint}
+    if isinstance(engine, RowEngine):
+        if not (x is None and y is None and target is None and unit is None and not missing):
+            raise ValueError("engine holds the rows already: leave out the table, target, unit and missing")
+        engine.check(model)
+        return PrivateRecords(model, engine, units=engine.units, rows_per_unit=engine.rows_per_unit, **options)
+    if engine not in ENGINES:
+        raise ValueError(f"engine is {engine!r}: choose one of {', '.join(ENGINES)}, or give a DaskRows")
+    if is_row_folder(x):
+        if y is not None:
+            raise ValueError("a folder of rows holds its target: leave y out")
+        projection = projection_of(model, target, unit, k, missing)
+        rows, units, most = load_rows(x, model, projection, engine=engine, fingerprint=fingerprint)
+        return PrivateRecords(model, rows, units=units, rows_per_unit=most, **options)
+    if engine == "mapped":
+        raise ValueError('engine "mapped" reads a folder of rows: make one of the table with "dpfastmh ingest"')
+    if x is None:
+        raise ValueError("no records: give a table or arrays as x, or rows that live elsewhere as engine")
     if target is not None:
         from dpfastmh.data.loading import load
 
@@ -294,10 +322,10 @@ def _records(
         raise ValueError(
             "unit and missing name columns of a table: give the table as x and the target's name as target"
         )
-    rows = model.load(x, y)
+    arrays = model.load(x, y)
     if fingerprint is not None:
         fingerprint.add_arrays(x, y, model.domain.columns if isinstance(model, GLM) else ())
-    return PrivateRecords(model, rows, units=rows.x.shape[0], rows_per_unit=1, **options)
+    return PrivateRecords(model, arrays, units=arrays.x.shape[0], rows_per_unit=1, **options)
 
 
 def _hopeless(
