@@ -103,26 +103,26 @@ def test_units_keep_their_first_rows_across_partitions(client: Client, parts: Pa
     assert there.privacy.units == N // 3
 
 
-def test_models_without_columns(client: Client) -> None:
-    x = RNG.normal(0.5, 1.2, 3_000)
-
+def own_energy() -> mh.Energy:
     def difference(row: Any, theta: Any, proposal: Any) -> float:
         return 0.5 * ((row[0] - proposal[0]) ** 2 - (row[0] - theta[0]) ** 2)  # type: ignore[no-any-return]
 
     def bound(theta: Any, proposal: Any) -> float:
         return abs(proposal[0] - theta[0]) * 6.0  # type: ignore[no-any-return]
 
-    own = mh.Energy(["mean"], difference, bound, prior=mh.Normal(), parameter_box=([-3.0], [3.0]))
-    for model, place in ((own, [0.5]), (mh.Mixture(), [0.2, 0.4])):
-        rows = DaskRows(client, [x[:1_000], client.scatter(x[1_000:])], model)
-        for method, steps in (
-            (mh.TunaMH(mh.RandomWalk(0.02), lam=50.0), 200),
-            (mh.DPFastMHFull(mh.RandomWalk(0.02)), 6),
-        ):
-            draws = [
-                s.run(s.init(place), steps)[1] for s in (method.on(model, r, seed=1) for r in (model.load(x), rows))
-            ]
-            assert np.array_equal(*draws)
+    return mh.Energy(["mean"], difference, bound, prior=mh.Normal(), parameter_box=([-3.0], [3.0]))
+
+
+@pytest.mark.parametrize(
+    ("make", "place"), [(mh.Mixture, [0.2, 0.4]), pytest.param(own_energy, [0.5], marks=pytest.mark.slow)]
+)
+def test_models_without_columns(make: Any, place: list[float], client: Client) -> None:
+    """A user's energy is compiled in every worker."""
+    model, x = make(), RNG.normal(0.5, 1.2, 3_000)
+    rows = DaskRows(client, [x[:1_000], client.scatter(x[1_000:])], model)
+    for method, steps in ((mh.TunaMH(mh.RandomWalk(0.02), lam=50.0), 200), (mh.DPFastMHFull(mh.RandomWalk(0.02)), 6)):
+        draws = [s.run(s.init(place), steps)[1] for s in (method.on(model, r, seed=1) for r in (model.load(x), rows))]
+        assert np.array_equal(*draws)
 
 
 def test_bulk_rows_are_uniform_over_rows_and_partitions(rows: DaskRows) -> None:

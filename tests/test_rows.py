@@ -147,37 +147,36 @@ def test_a_run_passes_over_all_rows_seven_times() -> None:
     assert rows.sums == mh.plan(MODEL, units=N, budget=BUDGET).passes == 7
 
 
-def test_other_models(tmp_path: Path) -> None:
-    x = RNG.normal(0.5, 1.2, 5_000)
-
+def own_energy() -> mh.Energy:
     def difference(row: Any, theta: Any, proposal: Any) -> float:
         return 0.5 * ((row[0] - proposal[0]) ** 2 - (row[0] - theta[0]) ** 2)  # type: ignore[no-any-return]
 
     def bound(theta: Any, proposal: Any) -> float:
         return abs(proposal[0] - theta[0]) * 6.0  # type: ignore[no-any-return]
 
-    own = mh.Energy(["mean"], difference, bound, prior=mh.Normal(), parameter_box=([-3.0], [3.0]))
-    mixture = mh.Mixture()
-    for model, place, scale in ((own, [0.5], 0.02), (mixture, [0.2, 0.4], 0.2)):
-        where = ingest_arrays(model, [x[:2_000], x[2_000:]], tmp_path / type(model).__name__)
-        rows = MappedRows(where, model, projection_of(model))
-        for method, steps in (
-            (mh.TunaMH(mh.RandomWalk(scale), lam=50.0), 400),
-            (mh.DPFastMHFull(mh.RandomWalk(scale)), 40),
-        ):
-            draws = []
-            for source in (model.load(x), rows, Watched(model.load(x))):
-                sampler = method.on(model, source, seed=1)
-                draws.append(sampler.run(sampler.init(place), steps)[1])
-            assert np.array_equal(draws[0], draws[1])
-            assert np.array_equal(draws[0], draws[2])
-    held = mh.sample(mixture, model.load(x).x, budget=mh.Budget(1.0, 1e-5), seed=1, draws=50)
-    there = mh.sample(mixture, MappedRowsOf(mixture, tmp_path), budget=mh.Budget(1.0, 1e-5), seed=1, draws=50)
+    return mh.Energy(["mean"], difference, bound, prior=mh.Normal(), parameter_box=([-3.0], [3.0]))
+
+
+@pytest.mark.parametrize(
+    ("make", "place", "scale"),
+    [(mh.Mixture, [0.2, 0.4], 0.2), pytest.param(own_energy, [0.5], 0.02, marks=pytest.mark.slow)],
+)
+def test_models_without_columns(make: Callable[[], Any], place: list[float], scale: float, tmp_path: Path) -> None:
+    """The user's energy has differences only, and its loop is compiled in each process: half a minute."""
+    model, x = make(), RNG.normal(0.5, 1.2, 5_000)
+    rows = MappedRows(ingest_arrays(model, [x[:2_000], x[2_000:]], tmp_path / "rows"), model, projection_of(model))
+    for method, steps in (
+        (mh.TunaMH(mh.RandomWalk(scale), lam=50.0), 400),
+        (mh.DPFastMHFull(mh.RandomWalk(scale)), 40),
+    ):
+        samplers = [method.on(model, source, seed=1) for source in (model.load(x), rows, Watched(model.load(x)))]
+        draws = [sampler.run(sampler.init(place), steps)[1] for sampler in samplers]
+        assert np.array_equal(draws[0], draws[1])
+        assert np.array_equal(draws[0], draws[2])
+    options: dict[str, Any] = {"budget": mh.Budget(1.0, 1e-5), "seed": 1, "draws": 20}
+    held = mh.sample(model, x, **options)
+    there = mh.sample(model, tmp_path / "rows", engine="mapped", **options)
     assert np.array_equal(held.draws, there.draws)
-
-
-def MappedRowsOf(model: Any, folder: Path) -> Path:
-    return folder / type(model).__name__
 
 
 def test_sums_are_the_same_whatever_the_stretches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
