@@ -69,7 +69,7 @@ ORDERS = (21.98, 7.176)
 def covers(table: Any, laziness: float, batch: Any) -> bool:
     """Whether what a table charges bounds the divergence of every order, pro rata, for steps of all sizes."""
     alpha = ORDERS[0]
-    for b in np.geomspace(1e-5, 8.0, 25):
+    for b in np.geomspace(1e-5, 8.0, 15):
         charged = look_up(table, float(b), 0.0)
         for order in ORDERS:
             true = bit_cost(order, float(b), laziness=laziness, batch=batch)
@@ -78,7 +78,7 @@ def covers(table: Any, laziness: float, batch: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize("laziness", [1.0, 0.25, 0.05])
+@pytest.mark.parametrize("laziness", [1.0, 0.25])
 @pytest.mark.parametrize("batch", ["full", "minibatch"])
 def test_a_table_of_two_orders_covers_both(batch: Any, laziness: float) -> None:
     alpha, other = ORDERS
