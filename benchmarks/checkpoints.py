@@ -26,8 +26,8 @@ def results(quick: bool) -> Iterator[Row]:
     rng = np.random.default_rng(3)
     x = rng.uniform(-1, 1, (ROWS, COLUMNS))
     y = (rng.random(ROWS) < 1 / (1 + np.exp(-x[:, 0]))).astype(float)
-    model = mh.LogisticRegression(mh.Box.unit(COLUMNS))
-    settings = mh.Settings(patience=1.0 if quick else 8.0)
+    model = mh.LogisticRegression(mh.Box.unit(COLUMNS), temperature=20.0)
+    settings = mh.Settings(patience=60.0, laziness=0.25 if quick else 1.0)  # runs of some seconds, to the cap on steps
     taken: list[float] = []  # of each checkpoint: processor time of the thread that writes it
 
     def seconds_per_step(every: float | None) -> float:
@@ -55,7 +55,7 @@ def results(quick: bool) -> Iterator[Row]:
 
     seconds_per_step(None)  # compile
     jobs = {"without": lambda: seconds_per_step(None), "with": lambda: seconds_per_step(1.0)}
-    times = interleaved(jobs, 2 if quick else 7)
+    times = interleaved(jobs, 2 if quick else 5)
     Keeper.save = timed  # type: ignore[method-assign]
     try:
         seconds_per_step(0.02)

@@ -117,6 +117,21 @@ def test_sigterm_is_left_alone_without_a_checkpoint() -> None:
     assert set(seen) == {before} == {signal.getsignal(signal.SIGTERM)}
 
 
+def test_a_checkpoint_moves_on_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Again and again in the main phase, each time farther."""
+    charged, save = [], Keeper.save
+
+    def counting(self: Keeper, phase: str, *state: Any) -> None:
+        save(self, phase, *state)
+        if phase == "main":
+            charged.append(recorded(self.path).charged)
+
+    monkeypatch.setattr(Keeper, "save", counting)
+    crashing.fit(tmp_path / "c")
+    assert charged == sorted(charged)
+    assert len(set(charged)) > 1
+
+
 def test_the_time_of_a_checkpoint_decides_nothing(tmp_path: Path, undisturbed: Posterior) -> None:
     for number, every in enumerate((0.001, 0.03, 1e6)):
         path = tmp_path / f"{number}"
@@ -793,8 +808,8 @@ def test_on_a_small_and_on_a_read_only_file_system(tmp_path: Path, undisturbed: 
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", CheckpointWarning)
             assert same(crashing.fit(mount / "c"), undisturbed)
+            assert same(resume(mount / "c", X, Y), undisturbed)
         assert any("no space left on device" in str(warning.message) for warning in caught)
-        assert same(resume(mount / "c", X, Y), undisturbed)
         subprocess.run(["mount", "-o", "remount,ro", str(mount)], check=True)
         with pytest.raises((OSError, CheckpointError), match=r"read-only|no permission"):
             crashing.fit(mount / "d")

@@ -570,7 +570,8 @@ class _Run:
         self.reference: FloatArray | None = None
         self.parts: list[list[Released]] = [[] for _ in range(self.chains)]  # of the main phase
         self.marks: list[_Mark] = []
-        self.wanted = [False] * self.chains
+        self.wanted = [False] * self.chains  # marks, of the chains that have not noticed yet
+        self.asked = False  # for marks that are not written yet
         self.ended = [False] * self.chains
         self.saved = time.monotonic()
         if self.records is not None:
@@ -847,12 +848,12 @@ class _Run:
         """Ask the chains for marks when it is time, and write them once all are there. Nothing waits for anything."""
         if self.keeper is None:
             return
-        if any(self.wanted):
+        if self.asked:
             if not any(wanted and not ended for wanted, ended in zip(self.wanted, self.ended, strict=True)):
-                self.wanted = [False] * self.chains
+                self.wanted, self.asked = [False] * self.chains, False
                 self.save(MAIN)
         elif time.monotonic() - self.saved >= self.keeper.checkpoint.every:
-            self.wanted = [True] * self.chains
+            self.wanted, self.asked = [True] * self.chains, True
 
     def save(self, phase: str) -> None:
         """Write the checkpoint. Where that fails the run goes on, with a warning: the file is what it was."""
