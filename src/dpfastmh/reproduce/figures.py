@@ -97,5 +97,5 @@ def save_densities(work: Work, name: str, draws: Mapping[str, FloatArray]) -> No
 def save(work: Work, name: str, figure: Figure) -> None:
     for kind, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 110})):
         held = io.BytesIO()
-        figure.savefig(held, format=kind, facecolor="white", **options)  # type: ignore[arg-type]
+        figure.savefig(held, format=kind, facecolor="white", **options)
         replace_file(work.folder / f"{name}.{kind}", held.getvalue())

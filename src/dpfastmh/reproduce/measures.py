@@ -59,7 +59,7 @@ class Reference:
 
     def _histogram(self, draws: FloatArray) -> FloatArray:
         counts, _, _ = np.histogram2d(draws[:, 0], draws[:, 1], bins=self._edges)
-        return np.maximum(counts / max(counts.sum(), 1.0), EMPTY)
+        return np.asarray(np.maximum(counts / max(counts.sum(), 1.0), EMPTY))
 
 
 def mean_error(draws: FloatArray, mean: FloatArray, sd: FloatArray) -> float:

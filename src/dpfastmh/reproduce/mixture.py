@@ -14,7 +14,7 @@ from dpfastmh.methods import MethodError, MetropolisHastings, RandomWalk, TunaMH
 from dpfastmh.planning import Settings
 from dpfastmh.reproduce.figures import Panel, save_densities, save_panels
 from dpfastmh.reproduce.tasks import BARKER_TARGET, DELTA, PER_STEP, TARGET, MixtureTask, Run, run, tuned
-from dpfastmh.reproduce.work import Claim, FloatArray, Numbers, Section, Work, together
+from dpfastmh.reproduce.work import Claim, FloatArray, Numbers, Section, Work, together, verdict
 from dpfastmh.sampling import sample
 
 LAM, UPPER = 10.0, 60.0  # as in the authors' program
@@ -60,7 +60,8 @@ def ours(
     draws: int | None = 20_000,
     steps: int | None = None,
 ) -> tuple[FloatArray, float, float, float]:
-    """(draws, ε spent, seconds, steps that looked at the data) of ``dpfastmh.sample``; ``steps`` are all its steps."""
+    """(draws, ε spent, seconds, steps that looked at the data) of ``dpfastmh.sample``; ``steps`` are all its "
+    "steps."""
     from dpfastmh.sampling import BLIND_SECONDS
 
     began = time.process_time()
@@ -75,7 +76,7 @@ def ours(
         draws=draws,
         max_time=None if steps is None else steps * BLIND_SECONDS * laziness,
         seed=seed,
-    )  # fmt: skip
+    )
     seconds = time.process_time() - began
     privacy = found.privacy
     return found.draws.reshape(-1, 2), privacy.epsilon_spent, seconds, privacy.steps * laziness
@@ -134,12 +135,37 @@ def against_epsilon(task: MixtureTask) -> Section:
         work,
         "mixture-epsilon",
         [
-            Panel("(a) distance against ε of a step", "ε of a step", "symmetric KL", {n: (epsilons, kl[n]) for n in PRIVATE}, levels, "x"),
-            Panel("(b) batch against ε of a step", "ε of a step", "rows read, share of the data", {n: (epsilons, share[n]) for n in PRIVATE}, log="x"),
-            Panel("data used against distance", "rows read, share of the data", "symmetric KL", {n: (share[n], kl[n]) for n in PRIVATE}),
-            Panel("W1 against ε of a step", "ε of a step", "W1", {n: (epsilons, middle(n, "w1")) for n in PRIVATE}, {n: float(np.median(p["w1"])) for n, p in free.items()}, "xy"),
+            Panel(
+                "(a) distance against ε of a step",
+                "ε of a step",
+                "symmetric KL",
+                {n: (epsilons, kl[n]) for n in PRIVATE},
+                levels,
+                "x",
+            ),
+            Panel(
+                "(b) batch against ε of a step",
+                "ε of a step",
+                "rows read, share of the data",
+                {n: (epsilons, share[n]) for n in PRIVATE},
+                log="x",
+            ),
+            Panel(
+                "data used against distance",
+                "rows read, share of the data",
+                "symmetric KL",
+                {n: (share[n], kl[n]) for n in PRIVATE},
+            ),
+            Panel(
+                "W1 against ε of a step",
+                "ε of a step",
+                "W1",
+                {n: (epsilons, middle(n, "w1")) for n in PRIVATE},
+                {n: float(np.median(p["w1"])) for n, p in free.items()},
+                "xy",
+            ),
         ],
-    )  # fmt: skip
+    )
     rows: list[tuple[Any, ...]] = []
     for name in PRIVATE:
         for e, part in zip(epsilons, found[name], strict=True):
@@ -151,28 +177,37 @@ def against_epsilon(task: MixtureTask) -> Section:
     claims = (
         Claim(
             "At small ε the published minibatch algorithm reads less than a fifth of the data a step.",
-            f"{', '.join(f'{100 * s:.0f}%' for s in low)} at ε ≤ {PER_STEP:g} a step; every step over the bound K reads all rows",
-            _verdict(max(low) < 0.2),
+            f"{', '.join(f'{100 * s:.0f}%' for s in low)} at ε ≤ {PER_STEP:g} a step; every step over the bound K "
+            f"reads all rows",
+            verdict(max(low) < 0.2),
         ),
         Claim(
             "Private Barker needs nearly all data at small ε.",
             f"{', '.join(f'{100 * s:.0f}%' for s in barker)} at ε ≤ {PER_STEP:g} a step",
-            _verdict(min(barker) > 0.5),
+            verdict(min(barker) > 0.5),
         ),
         Claim(
             "The minibatch algorithm is close to its full-batch version in KL.",
             f"at ε = {PER_STEP:g}: {kl['published'][at]:.2f} against {kl['published-full'][at]:.2f}",
-            _verdict(bool(abs(kl["published"][at] - kl["published-full"][at]) < 0.25 * kl["published-full"][at])),
+            verdict(bool(abs(kl["published"][at] - kl["published-full"][at]) < 0.25 * kl["published-full"][at])),
         ),
         Claim(
             "Its full-batch version beats the private penalty method.",
-            "; ".join(f"ε = {e:g}: {a:.2f} against {b:.2f}" for e, a, b in zip(epsilons, kl["published-full"], kl["dp-penalty"], strict=True)),
-            _verdict(bool(np.all(kl["published-full"] < kl["dp-penalty"])), bool(np.any(kl["published-full"] < kl["dp-penalty"]))),
+            "; ".join(
+                f"ε = {e:g}: {a:.2f} against {b:.2f}"
+                for e, a, b in zip(epsilons, kl["published-full"], kl["dp-penalty"], strict=True)
+            ),
+            verdict(
+                bool(np.all(kl["published-full"] < kl["dp-penalty"])),
+                bool(np.any(kl["published-full"] < kl["dp-penalty"])),
+            ),
         ),
-    )  # fmt: skip
+    )
     text = (
-        f"{task.size:,} records, temperature 500, {work.pick(1000, 6000):,} steps, medians of 2 runs; λ = 10, K = 60, "
-        "c(x) as published. Step sizes were tuned to 60% acceptance (private Barker, whose rule accepts half at most: 40%) for every method and ε (column step); where noise alone "
+        f"{task.size:,} records, temperature 500, {work.pick(1000, 6000):,} steps, medians of 2 runs; λ = 10, K = "
+        f"60, "
+        "c(x) as published. Step sizes were tuned to 60% acceptance (private Barker, whose rule accepts half at "
+        "most: 40%) for every method and ε (column step); where noise alone "
         "rejects more than 40% the smallest step allowed was kept. ε is what is claimed for one step (δ = 1e-5)."
     )
     columns = ("method", "epsilon a step", "step", "acceptance", "KL", "W1", "share of rows read", "seconds")
@@ -182,10 +217,6 @@ def against_epsilon(task: MixtureTask) -> Section:
 def _line(part: Numbers, size: int) -> tuple[float, ...]:
     middle = {key: float(np.median(values)) for key, values in part.items()}
     return (middle["scale"], middle["acceptance"], middle["kl"], middle["w1"], middle["rows"] / size, middle["seconds"])
-
-
-def _verdict(held: bool, partly: bool = False) -> str:
-    return "held" if held else "in part" if partly else "did not hold"
 
 
 def marks(work: Work) -> list[int]:
@@ -236,12 +267,36 @@ def against_steps(task: MixtureTask) -> Section:
         work,
         "mixture-steps",
         [
-            Panel("(c) distance against steps", "steps (ours: that look at data)", "symmetric KL", {**{n: (steps, kl[n]) for n in names}, "ours": (own_steps, own_kl)}, log="x"),
-            Panel("(d) distance against time", "seconds", "symmetric KL", {**{n: (seconds[n], kl[n]) for n in names}, "ours": (own_seconds, own_kl)}, log="x"),
-            Panel("W1 against steps", "steps (ours: that look at data)", "W1", {**{n: (steps, w1[n]) for n in names}, "ours": (own_steps, own_w1)}, log="xy"),
-            Panel("W1 against time", "seconds", "W1", {**{n: (seconds[n], w1[n]) for n in names}, "ours": (own_seconds, own_w1)}, log="xy"),
+            Panel(
+                "(c) distance against steps",
+                "steps (ours: that look at data)",
+                "symmetric KL",
+                {**{n: (steps, kl[n]) for n in names}, "ours": (own_steps, own_kl)},
+                log="x",
+            ),
+            Panel(
+                "(d) distance against time",
+                "seconds",
+                "symmetric KL",
+                {**{n: (seconds[n], kl[n]) for n in names}, "ours": (own_seconds, own_kl)},
+                log="x",
+            ),
+            Panel(
+                "W1 against steps",
+                "steps (ours: that look at data)",
+                "W1",
+                {**{n: (steps, w1[n]) for n in names}, "ours": (own_steps, own_w1)},
+                log="xy",
+            ),
+            Panel(
+                "W1 against time",
+                "seconds",
+                "W1",
+                {**{n: (seconds[n], w1[n]) for n in names}, "ours": (own_seconds, own_w1)},
+                log="xy",
+            ),
         ],
-    )  # fmt: skip
+    )
     pictures = {"truth": task.reference.draws[:20_000]}
     pictures |= {name: part["draws"] for name, part in found.items()}
     save_densities(work, "mixture-densities", {**pictures, "ours, total ε = 1": own["draws"]})
@@ -262,36 +317,42 @@ def against_steps(task: MixtureTask) -> Section:
     claims = (
         Claim(
             f"At ε = {PER_STEP:g} the published algorithm has converged by 4,000 steps.",
-            f"W1 {w1['published'][where]:.3f} at {steps[where]:,} steps and {w1['published'][-1]:.3f} at {steps[-1]:,}; KL {kl['published'][where]:.2f} and "
-            f"{kl['published'][-1]:.2f}, where independent draws have {task.reference.kl_floor(int(steps[where])):.2f} and {task.reference.kl_floor(int(steps[-1])):.2f}",
-            _verdict(bool(w1["published"][where] < 0.03), bool(w1["published"][where] < 0.15)),
+            f"W1 {w1['published'][where]:.3f} at {steps[where]:,} steps and {w1['published'][-1]:.3f} at "
+            f"{steps[-1]:,}; KL {kl['published'][where]:.2f} and "
+            f"{kl['published'][-1]:.2f}, where independent draws have "
+            f"{task.reference.kl_floor(int(steps[where])):.2f} and {task.reference.kl_floor(int(steps[-1])):.2f}",
+            verdict(bool(w1["published"][where] < 0.03), bool(w1["published"][where] < 0.15)),
         ),
         Claim(
             "The private penalty method has not converged by 10,000 steps.",
-            f"W1 {w1['dp-penalty'][-2]:.3f} and KL {kl['dp-penalty'][-2]:.2f} at {steps[-2]:,} steps ({settled['dp-penalty']:.1f} times the floor at {steps[-1]:,})",
-            _verdict(bool(w1["dp-penalty"][-2] > 0.15), bool(w1["dp-penalty"][-2] > 2 * w1["mh"][-2])),
+            f"W1 {w1['dp-penalty'][-2]:.3f} and KL {kl['dp-penalty'][-2]:.2f} at {steps[-2]:,} steps "
+            f"({settled['dp-penalty']:.1f} times the floor at {steps[-1]:,})",
+            verdict(bool(w1["dp-penalty"][-2] > 0.15), bool(w1["dp-penalty"][-2] > 2 * w1["mh"][-2])),
         ),
         Claim(
             "Private Barker stays far off.",
             f"W1 {w1['dp-barker'][-1]:.3f} at {steps[-1]:,} steps, published {w1['published'][-1]:.3f}",
-            _verdict(bool(w1["dp-barker"][-1] > 2 * w1["published"][-1])),
+            verdict(bool(w1["dp-barker"][-1] > 2 * w1["published"][-1])),
         ),
         Claim(
             "The penalty method gives the two modes wrong weights.",
-            f"share of draws in the mode θ₂ > 0 off by {moved[0]:.3f} (median of runs); published {moved[1]:.3f}; the truth is {true_share:.3f}",
-            _verdict(moved[0] > 0.05),
+            f"share of draws in the mode θ₂ > 0 off by {moved[0]:.3f} (median of runs); published {moved[1]:.3f}; "
+            f"the truth is {true_share:.3f}",
+            verdict(moved[0] > 0.05),
         ),
-    )  # fmt: skip
+    )
     tuned_steps = [
         f"{name} {float(part['scale']):.3g} ({100 * float(np.median(part['acceptance'])):.0f}% accepted)"
         for name, part in found.items()
     ]
     text = (
-        f"ε = {PER_STEP:g}, δ = 1e-5 a step, medians over runs; all draws are kept from the first on, started in one mode. Steps: "
+        f"ε = {PER_STEP:g}, δ = 1e-5 a step, medians over runs; all draws are kept from the first on, started in "
+        f"one mode. Steps: "
         f"{', '.join(tuned_steps)}. "
-        "published is run with the authors' own step. Ours: total ε = 1, one chain of dpfastmh.sample, ended early, laziness .25; its seconds "
+        "published is run with the authors' own step. Ours: total ε = 1, one chain of dpfastmh.sample, ended "
+        "early, laziness .25; its seconds "
         "include everything from the call to the draws."
-    )  # fmt: skip
+    )
     columns = ("method", "steps", "seconds", "KL", "W1")
     return Section("mixture-steps", "Mixture: distance against steps and time", text, columns, rows, claims)
 
@@ -361,24 +422,24 @@ def goals(task: MixtureTask) -> Section:
         reached = np.flatnonzero(values <= goal)
         speed[label] = float(own_time[reached[0]]) if reached.size else float("inf")
     pace = 4.6 / 4000 / (their_time / marks(work)[where])
-    reached = [f"{label} after {at:.3f} s, {4.6 / at:.0f} times" for label, at in speed.items()]
+    times = [f"{label} after {at:.3f} s, {4.6 / at:.0f} times" for label, at in speed.items()]
     claims = (
         Claim(
             f"Goal: a total ε ≤ 1 at a W1 and KL (medians) no worse than published at ε = {PER_STEP:g} a step.",
             f"ε spent {spent:.3f}; W1 {w1[1]:.4f} against {w1[0]:.4f}; KL {kl[1]:.2f} against {kl[0]:.2f}, "
             f"where as many independent draws have {floors[1]:.2f} and {floors[0]:.2f}",
-            _verdict(w1[1] <= w1[0] and kl[1] <= kl[0] and spent <= 1.0, w1[1] <= w1[0]),
+            verdict(w1[1] <= w1[0] and kl[1] <= kl[0] and spent <= 1.0, w1[1] <= w1[0]),
         ),
         Claim(
             "Goal: published in our loop at least 4 times faster than the authors' program, which takes 4.6 s for "
             "4,000 steps on a like machine.",
             f"{their_time:.2f} s for {marks(work)[where]:,} steps: {pace:.1f} times",
-            _verdict(pace >= 4.0),
+            verdict(pace >= 4.0),
         ),
         Claim(
             "Goal: ours reaches the W1 and the KL of 4,000 published steps at least 100 times faster than that.",
-            f"W1 {their_w1:.3f} and KL {their_kl:.2f}: {'; '.join(reached)}",
-            _verdict(max(speed.values()) <= 0.046, min(speed.values()) <= 0.046),
+            f"W1 {their_w1:.3f} and KL {their_kl:.2f}: {'; '.join(times)}",
+            verdict(max(speed.values()) <= 0.046, min(speed.values()) <= 0.046),
         ),
     )
     panels = []

@@ -13,7 +13,7 @@ from dpfastmh.methods import RandomWalk
 from dpfastmh.reproduce.figures import Panel, save_panels
 from dpfastmh.reproduce.mixture import LAM, PRIVATE, Make, method, target
 from dpfastmh.reproduce.tasks import DELTA, PER_STEP, RADIUS, DigitsTask, MixtureTask, run, tuned
-from dpfastmh.reproduce.work import Claim, FloatArray, Numbers, Section, Work, together
+from dpfastmh.reproduce.work import Claim, FloatArray, Numbers, Section, Work, together, verdict
 
 UPPER = 225.0  # K of the authors' program
 STEP = 4.3e-4 * RADIUS  # theirs, in units of the ball
@@ -114,16 +114,15 @@ def against_epsilon(task: DigitsTask) -> Section:
         ),
     )
     text = (
-        f"{task.size:,} images, 50 scores, {work.pick(1500, 20000):,} steps from 0 (private Barker: from the mode, as if its "
-        f"variational start were free), λ = 10, K = {UPPER:g}, c = ‖x‖ of each record. Accuracy is that of the mean of "
-        "the second half of the draws on 2,037 test images. Steps tuned to 60% acceptance (private Barker: 40%), in units of the ball's radius."
+        f"{task.size:,} images, 50 scores, {work.pick(1500, 20000):,} steps from 0 (private Barker: from the "
+        f"mode, as if its "
+        f"variational start were free), λ = 10, K = {UPPER:g}, c = ‖x‖ of each record. Accuracy is that of the "
+        f"mean of "
+        "the second half of the draws on 2,037 test images. Steps tuned to 60% acceptance (private Barker: 40%), "
+        "in units of the ball's radius."
     )
     columns = ("method", "epsilon a step", *COLUMNS)
     return Section("mnist-epsilon", "MNIST: accuracy and batch against ε", text, columns, rows, claims)
-
-
-def verdict(held: bool, partly: bool = False) -> str:
-    return "held" if held else "in part" if partly else "did not hold"
 
 
 # -- the effect of K -------------------------------------------------------------------------------------------------
@@ -153,7 +152,8 @@ def choice_of_k(work: Work) -> list[Section]:
         sensitivities(work, task),
     )
     text = (
-        f"Published at ε = {PER_STEP:g} a step with K from {bounds[0]:.0f} to {bounds[-1]:.0f}. The text's formula εC/(6 max c) "
+        f"Published at ε = {PER_STEP:g} a step with K from {bounds[0]:.0f} to {bounds[-1]:.0f}. The text's "
+        f"formula εC/(6 max c) "
         f"gives {text_k:.0f}, the appendix's εC/max c gives {appendix:.0f}, the authors' program has {UPPER:g}."
     )
     rows = [(float(round(k)), *part) for k, part in zip(bounds, lines, strict=True)]

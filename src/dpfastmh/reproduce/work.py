@@ -33,7 +33,7 @@ class Claim(NamedTuple):
 
     text: str
     measured: str
-    verdict: str  # "held", "in part", "did not hold", or "ours" for goals of this library
+    verdict: str  # of ``verdict``
 
 
 class Section(NamedTuple):
@@ -105,6 +105,10 @@ class Work:
 
     def pick(self, quick: Any, full: Any) -> Any:
         return quick if self.quick else full
+
+
+def verdict(held: bool, partly: bool = False) -> str:
+    return "held" if held else "in part" if partly else "did not hold"
 
 
 def together(function: Callable[[int], Any], seeds: Iterable[int]) -> list[Any]:
