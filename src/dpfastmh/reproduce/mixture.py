@@ -74,7 +74,7 @@ def ours(
         settings=Settings(laziness=laziness),
         chains=chains,
         draws=draws,
-        max_time=None if steps is None else steps * BLIND_SECONDS * laziness,
+        max_time=None if steps is None else (steps + 0.5) * BLIND_SECONDS * laziness,
         seed=seed,
     )
     seconds = time.process_time() - began
