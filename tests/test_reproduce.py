@@ -219,6 +219,17 @@ def test_candidates_keep_to_the_budget() -> None:
         assert f"{candidate.steps} steps" in candidate.label
 
 
+def test_exact_draws_are_paid_for_one_by_one() -> None:
+    """Four of pure ε = .2 fit into .85 by adding up; with many, zCDP allows more than adding up does."""
+    count, spent = scoreboard.affordable(0.2, mh.Budget(0.85, 1e-5))
+    assert count == 4
+    assert spent <= 0.85
+    many, spent = scoreboard.affordable(0.2, mh.Budget(8.0, 1e-5))
+    assert many > 40
+    assert spent <= 8.0
+    assert scoreboard.affordable(0.2, mh.Budget(0.1, 1e-5)) == (0, 0.0)
+
+
 # -- the mixture, in small ------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> tasks.MixtureTask:

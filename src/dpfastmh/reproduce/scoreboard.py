@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpfastmh.baselines import DPHMC, DPSGLD, DPBarker, DPPenalty, ExactPosterior
-from dpfastmh.baselines.composition import gaussian_rho_for
+from dpfastmh.baselines.composition import epsilon_of
 from dpfastmh.budget import Budget
 from dpfastmh.methods import MethodError, RandomWalk
 from dpfastmh.planning import Settings
@@ -165,14 +165,27 @@ def exact_draws(task: MixtureTask, epsilon: float, runs: int) -> tuple[str, list
     grid = np.array([(a, b) for a in axis for b in axis])
     method = ExactPosterior(grid)
     price = method.epsilon(task.sharp)
-    allowed = gaussian_rho_for(Budget(epsilon, DELTA))  # as a Gaussian limit: more than zCDP's own conversion allows
-    count = max(1, int(allowed / (price**2 / 8.0)))
+    count, spent = affordable(price, Budget(epsilon, DELTA))
+    if count == 0:
+        return "", [], math.inf
     chance = method.probabilities(task.sharp, task.rows)
     found = []
     for seed in range(runs):
         chosen = np.random.default_rng(seed).choice(len(grid), count, p=chance)
         found.append(Run(grid[chosen], 0.0, math.nan, float(task.size)))
-    return f"{count} draws at ε = {price:.3g} each", found, epsilon
+    return f"{count} draws at ε = {price:.3g} each", found, spent
+
+
+def affordable(price: float, budget: Budget) -> tuple[int, float]:
+    """How many draws of pure ε ``price`` and bounded range the budget pays for, and what they cost together."""
+
+    def cost(count: int) -> float:
+        return min(count * price, epsilon_of(lambda alpha: alpha * price**2 / 8.0, count, budget.delta))
+
+    count = 0
+    while cost(count + 1) <= budget.epsilon:
+        count += 1
+    return count, cost(count) if count else 0.0
 
 
 def mixture(task: MixtureTask) -> Section:
