@@ -18,5 +18,4 @@ COMMANDS = {
     "completion": "a script that completes commands and options in your shell",
     "demo": "a private fit of the shipped Adult census table",
     "reproduce": "run the paper's experiments again, and a scoreboard of private methods",
-    "demo": "sample a posterior of the shipped Adult census data",
 }
