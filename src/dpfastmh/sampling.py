@@ -89,13 +89,14 @@ __all__ = ["BudgetTooSmall", "Settings", "plan", "resume", "sample"]
 
 FloatArray = npt.NDArray[np.float64]
 
-MOST_DRAWS = 2_000  # kept of each chain
+MOST_DRAWS = 2_000  # kept of each chain, unless more are asked for
 CHUNK_SECONDS = 0.25  # of a chain's work between two looks at signals and the clock, by the public speed figure;
 BLIND_STEPS = 5_000  # for models without derivatives so many steps
 BLIND_SECONDS = 1e-5  # public speed figure of an evaluated step of a model without derivatives
 TARGET = 0.42  # acceptance that models without derivatives aim at
 ROUNDS = 10  # of their adaptation,
 SEARCH_SHARE = 0.1  # which ends once it has taken this much of a chain's budget
+PILOT_SHARE = 0.01  # of a chain's budget, for finding out what a step costs
 PROPOSALS: dict[str, Callable[..., ProposalLike]] = {
     kind.__name__: kind for kind in (RandomWalk, Coordinates, Directions)
 }
@@ -212,7 +213,8 @@ def sample(
     proposal, start, laziness
         Moves, starting point and κ by hand; otherwise chosen from released quantities.
     draws, max_time
-        End before the budget does: after so many kept draws of all chains, or after the number of steps that take about
+        End before the budget does: after so many kept draws of all chains (2,000 of a chain are kept unless this asks
+        for more), or after the number of steps that take about
         so many seconds by the planner's public speed figure. What is not spent is reported as not spent.
     seed
         For tests only: results are **not private** and say so.
@@ -560,6 +562,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.stop = threading.Event()
+        self.keep = max(MOST_DRAWS, math.ceil((self.draws or 0) / self.chains))  # draws of one chain
         self.lock = threading.Lock()
         self.warnings: list[str] = []
         self.facts: dict[str, Any] = {}
@@ -646,7 +649,7 @@ class _Run:
         starts = _dispersed(point, found.covariance, self.chains, settings.dispersion, self.seed)
         self.open(Coordinates(moves.scales), moves.laziness, starts, reference=found.point)
         self.most = int(most_steps(moves, self.max_time, self.cap))
-        self.thin = max(1, math.ceil(1.3 * min(moves.steps, self.most) / MOST_DRAWS))
+        self.thin = max(1, math.ceil(1.3 * min(moves.steps, self.most) / self.keep))
         self.moves = moves
 
     def check_worth(self, moves: Moves) -> None:
@@ -732,13 +735,15 @@ class _Run:
                 chain.rescale(scales)
 
     def search(self, width: FloatArray) -> None:
-        """Robbins-Monro on the logarithm of each length, towards the target acceptance, all chains together."""
+        """Robbins-Monro on the logarithm of each length, towards the target acceptance, all chains together.
+
+        A turn ends early once it has taken its part of ``SEARCH_SHARE``: with little to spend, turns are short.
+        """
         scales = width.copy()
-        kappa = self.rule.laziness
-        steps = math.ceil(60 * width.size / kappa)
+        steps = 60.0 * width.size / self.rule.laziness
         for turn in range(ROUNDS):
-            pilots = self.together(steps)
-            tried = np.maximum(np.sum([pilot.tried for pilot in pilots], axis=0) * kappa, 1.0)
+            pilots = self.trial(steps, SEARCH_SHARE / ROUNDS)
+            tried = np.maximum(np.sum([pilot.tried for pilot in pilots], axis=0) * self.rule.laziness, 1.0)
             accepted = np.sum([pilot.accepted for pilot in pilots], axis=0)
             scales = scales * np.exp(4.0 / (1.0 + turn) ** 0.6 * (accepted / tried - TARGET))
             for chain in self.running:
@@ -747,13 +752,23 @@ class _Run:
                 break
 
     def thin_from_pilot(self) -> int:
-        """Keep at most ``MOST_DRAWS`` of a chain, from what a thousand steps cost."""
-        steps = math.ceil(1000 / self.rule.laziness)
-        pilots = self.together(steps)
-        price = max(pilot.spent / max(pilot.steps, 1) for pilot in pilots)
+        """Keep at most ``self.keep`` draws of a chain, from what up to a thousand evaluated steps cost."""
+        pilots = self.trial(1000.0 / self.rule.laziness, PILOT_SHARE)
+        price = sum(pilot.spent for pilot in pilots) / max(sum(pilot.steps for pilot in pilots), 1)
         left = min(share.left for share in self.shares)
         expected = min(float(self.most), left / price) if price > 0.0 else float(self.most)
-        return max(1, math.ceil(1.3 * expected / MOST_DRAWS))
+        return max(1, math.ceil(1.3 * expected / self.keep))
+
+    def trial(self, steps: float, part: float) -> list[Released]:
+        """Up to this many trial steps of every chain, fewer where they would take this part of a share: in tenths."""
+        tenth = math.ceil(steps / 10.0)
+        before = [share.spent for share in self.shares]
+        found: list[Released] = []
+        for _ in range(10):
+            found += self.together(tenth)
+            if any(s.spent - b > part * s.limit for s, b in zip(self.shares, before, strict=True)):
+                break
+        return found
 
     # -- the main phase ----------------------------------------------------------------------------------------------
     def finish(self) -> Posterior:
@@ -970,7 +985,7 @@ class _Run:
                 "the budget ended before the first draw was kept: raise epsilon or the temperature. "
                 f"Spent: epsilon = {account.epsilon_spent():.3g}."
             )
-        every = math.ceil(kept / MOST_DRAWS)
+        every = math.ceil(kept / self.keep)
         held = np.stack([chain[every - 1 : kept : every] for chain in draws])
         privacy = Privacy(
             epsilon=budget.epsilon,

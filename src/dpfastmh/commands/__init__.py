@@ -18,4 +18,5 @@ COMMANDS = {
     "audit": "try to catch every method giving away more than it charges for",
     "completion": "a script that completes commands and options in your shell",
     "demo": "a private fit of the shipped Adult census table",
+    "reproduce": "run the paper's experiments again, and a scoreboard of private methods",
 }
