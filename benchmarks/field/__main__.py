@@ -1,0 +1,45 @@
+"""dpfastmh beside the field. From ``benchmarks/``: ``python -m field PART`` (``make bench-field`` runs everything).
+
+    python -m field speed --rows 1000000 --columns 10             the row that the goals are about
+    python -m field speed --rows 10000000 --sampler nutpie        one cell again
+    python -m field speed --quick --rows 20000 --columns 5        a smoke test; figures are not kept
+
+Figures are kept in ``benchmarks/results/field-PART.json``, entry by entry.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from field import speed
+from field.store import FOLDER, Store
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = parser.add_subparsers(dest="part", required=True)
+    fast = parts.add_parser("speed", help="effective draws per second beside NUTS")
+    fast.add_argument("--rows", type=int, action="append")
+    fast.add_argument("--columns", type=int, action="append")
+    fast.add_argument("--sampler", choices=speed.SAMPLERS, action="append")
+    fast.add_argument("--limit", type=float, default=600.0, help="seconds after which a peer is ended")
+    for part in parts.choices.values():
+        part.add_argument("--quick", action="store_true", help="a smoke test, whose figures are not kept")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) if options.quick else FOLDER
+        store = Store("field-speed", ("rows", "columns", "sampler"), folder)
+        speed.run(
+            options.rows or speed.SIZES,
+            options.columns or speed.COLUMNS,
+            options.sampler or speed.SAMPLERS,
+            options.limit,
+            store,
+            options.quick,
+        )
+
+
+if __name__ == "__main__":
+    main()
