@@ -13,8 +13,10 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from field import speed
+from field import quality, speed
+from field.alternatives import RIVALS
 from field.store import FOLDER, Store
+from field.tables import TABLES
 
 
 def main() -> None:
@@ -25,20 +27,37 @@ def main() -> None:
     fast.add_argument("--columns", type=int, action="append")
     fast.add_argument("--sampler", choices=speed.SAMPLERS, action="append")
     fast.add_argument("--limit", type=float, default=600.0, help="seconds after which a peer is ended")
+    good = parts.add_parser("quality", help="real tables at equal (ε, δ) beside what a user would pick instead")
+    good.add_argument("--table", choices=TABLES, action="append")
+    good.add_argument("--epsilon", type=float, action="append")
+    good.add_argument("--method", choices=RIVALS, action="append")
     for part in parts.choices.values():
         part.add_argument("--quick", action="store_true", help="a smoke test, whose figures are not kept")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) if options.quick else FOLDER
-        store = Store("field-speed", ("rows", "columns", "sampler"), folder)
-        speed.run(
-            options.rows or speed.SIZES,
-            options.columns or speed.COLUMNS,
-            options.sampler or speed.SAMPLERS,
-            options.limit,
-            store,
-            options.quick,
-        )
+        {"speed": _speed, "quality": _quality}[options.part](options, folder)
+
+
+def _speed(options: argparse.Namespace, folder: Path) -> None:
+    speed.run(
+        options.rows or speed.SIZES,
+        options.columns or speed.COLUMNS,
+        options.sampler or speed.SAMPLERS,
+        options.limit,
+        Store("field-speed", ("rows", "columns", "sampler"), folder),
+        options.quick,
+    )
+
+
+def _quality(options: argparse.Namespace, folder: Path) -> None:
+    quality.run(
+        options.table or TABLES,
+        options.epsilon or quality.EPSILONS,
+        options.method or RIVALS,
+        Store("field-quality", ("table", "epsilon", "method"), folder),
+        options.quick,
+    )
 
 
 if __name__ == "__main__":
