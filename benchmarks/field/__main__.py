@@ -13,7 +13,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from field import quality, speed
+from field import price, quality, speed
 from field.alternatives import RIVALS
 from field.store import FOLDER, Store
 from field.tables import TABLES
@@ -31,12 +31,14 @@ def main() -> None:
     good.add_argument("--table", choices=TABLES, action="append")
     good.add_argument("--epsilon", type=float, action="append")
     good.add_argument("--method", choices=RIVALS, action="append")
+    dear = parts.add_parser("price", help="ρ per effective draw of every private method")
+    dear.add_argument("--columns", type=int, action="append")
     for part in parts.choices.values():
         part.add_argument("--quick", action="store_true", help="a smoke test, whose figures are not kept")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) if options.quick else FOLDER
-        {"speed": _speed, "quality": _quality}[options.part](options, folder)
+        {"speed": _speed, "quality": _quality, "price": _price}[options.part](options, folder)
 
 
 def _speed(options: argparse.Namespace, folder: Path) -> None:
@@ -58,6 +60,10 @@ def _quality(options: argparse.Namespace, folder: Path) -> None:
         Store("field-quality", ("table", "epsilon", "method"), folder),
         options.quick,
     )
+
+
+def _price(options: argparse.Namespace, folder: Path) -> None:
+    price.run(options.columns or (5, 10), Store("field-price", ("columns", "method"), folder), options.quick)
 
 
 if __name__ == "__main__":

@@ -112,8 +112,8 @@ def ridges(case: Case) -> list[Setting]:
 # -- DP-SGD ----------------------------------------------------------------------------------------------------------
 def descents(case: Case) -> list[Setting]:
     if len(case.y) < 100_000:
-        return every(q=(1.0,), T=(200, 1_000), C=(1.0, 3.0), step=(4.0, 16.0))
-    return every(q=(0.004,), T=(500, 2_000), C=(1.0, 3.0), step=(4.0, 16.0))
+        return every(q=(1.0,), T=(1_000,), C=(1.0, 3.0), step=(4.0, 16.0))
+    return every(q=(0.004,), T=(1_500,), C=(1.0, 3.0), step=(4.0, 16.0))
 
 
 def sgd_noise(rate: float, steps: int, budget: mh.Budget, hessian_rho: float) -> float:
@@ -199,10 +199,10 @@ def noisy_newton(case: Case, setting: Setting) -> Fit:
 
 
 def forecast_temperature(case: Case) -> float:
-    """The least temperature that is forecast to give 100 effective draws: real columns give several times fewer."""
+    """The least temperature that is forecast to give 500 effective draws: real columns give far fewer."""
     for temperature in (1.0, 2.0, 5.0, 10.0, 20.0, 50.0):
         model = mh.LogisticRegression(case.table.domain, mh.Normal(PRIOR_SD), temperature=temperature)
-        if mh.plan(model, units=len(case.y), budget=case.budget).effective.min() >= 100.0:
+        if mh.plan(model, units=len(case.y), budget=case.budget).effective.min() >= 500.0:
             break
     return temperature
 

@@ -22,8 +22,8 @@ from field.store import Entry, Store, significant
 from field.tables import TABLES, FloatArray, Table
 
 EPSILONS = (1.0, 2.0, 4.0)
-REPEATS = {"adult": 10, "flights": 3}
-TABLES_DRAWN = {"adult": 40, "flights": 12}
+REPEATS = {"adult": 8, "flights": 3}
+TABLES_DRAWN = {"adult": 30, "flights": 10}
 
 
 def run(
