@@ -3,8 +3,8 @@
 Synthetic logistic regression, N = 20,000, from the mode, draws of the main phase only. The limit is ½·sup ‖g − g′‖²_Σ
 over two records' gradients at the mode, Σ the posterior covariance: the price of one exact draw, for small ρ. ρ of the
 compared methods is the Gaussian one of their total (for DP-SGLD: the ρ whose exact ε at δ = 10⁻⁶ is its total). Each
-method's settings are searched a little and the cheapest are shown; ``sd`` is that of its draws over the posterior's, the
-largest deviation over coefficients: far from 1 is bias, and then the price is that of draws from something else.
+method's settings are searched a little and the cheapest are shown; ``sd`` is that of its draws over the posterior's,
+the largest deviation over coefficients: far from 1 is bias, and then the price is that of draws from something else.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ def run(columns: Iterable[int], store: Store, quick: bool) -> None:
             entry: Entry = {"columns": d, "method": name, "over_limit": significant(found.rho / limit)}
             entry |= {"rho": significant(found.rho), "sd": significant(found.sd), "settings": found.settings}
             store.put(entry)
-            print(f"d={d:<4}{name:34}{found.rho / limit:>9.3g} × limit, sd {found.sd:.3f}, {found.settings}", flush=True)
+            print(
+                f"d={d:<4}{name:34}{found.rho / limit:>9.3g} × limit, sd {found.sd:.3f}, {found.settings}", flush=True
+            )
 
 
 def _judged(problem: Problem, draws: FloatArray, rho: float, settings: str) -> Found:

@@ -4,8 +4,9 @@
 noise: log-loss, accuracy, calibration error (mean distance between predicted and found shares in 20 groups of equal
 size). Methods that give draws predict the average over them.
 
-*Intervals*: the part to learn from is taken as the population, whose coefficients are known (its posterior mode); tables
-of the same size are drawn from it with replacement, and the share of coefficients inside their 90% intervals is counted.
+*Intervals*: the part to learn from is taken as the population, whose coefficients are known (its posterior mode);
+tables of the same size are drawn from it with replacement, and the share of coefficients inside their 90% intervals is
+counted.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def line(entry: Entry) -> str:
         return f"{entry['table']:8} ε={entry['epsilon']!s:5}{entry['method']:20}{entry['outcome']}"
     spread = f" ± {entry['spread']:.5f}" if "spread" in entry else ""
     text = f"{entry['table']:8} ε={entry['epsilon']!s:5}{entry['method']:20}"
-    text += f"log-loss {entry['log_loss']:.5f}{spread}, accuracy {entry['accuracy']:.4f}, off {entry['calibration']:.4f}"
+    text += (
+        f"log-loss {entry['log_loss']:.5f}{spread}, accuracy {entry['accuracy']:.4f}, off {entry['calibration']:.4f}"
+    )
     if "coverage" in entry:
         text += f", coverage {entry['coverage']:.3f}, width {entry['width']:.2f}"
     return text + (f", {entry['seconds']:.2g} s, {entry['setting']}, {entry['refused']} refused" if spread else "")

@@ -4,10 +4,10 @@ Logistic regression on one synthetic table for all: features uniform on [−1, 1
 Normal(0, 2.5) prior. Peers run in their own environment (``nuts.py``), one process each, one chain that may use every
 processor, compilation not counted, ended after ten minutes. Ours:
 
-- *not private*: TunaMH with second-order control variates and joint moves shaped by the Hessian at the mode. Warm-up is
-  Newton's method from 0 (every row read several times) and 5,000 steps.
-- *private*: ``dpfastmh.sample``, as a user calls it, at ε = 2: two chains, everything charged. Its draws are bought with
-  ε, not with time, so that what matters is the time of the whole run.
+- *not private*: TunaMH with second-order control variates and joint moves shaped by the Hessian at the mode. Warm-up
+  is Newton's method from 0 (every row read several times) and 5,000 steps.
+- *private*: ``dpfastmh.sample``, as a user calls it, at ε = 2: two chains, everything charged. Its draws are bought
+  with ε, not with time, so that what matters is the time of the whole run.
 """
 
 from __future__ import annotations
