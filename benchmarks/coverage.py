@@ -2,12 +2,12 @@
 
     python benchmarks/coverage.py [--sets 2000] [--epsilon 1] [--epsilon 4]
 
-Every table has its own coefficients (uniform on [−1, 1]) and N = 50,000 rows of three columns, uniform on [−1, 1], with
-an intercept; ``dpfastmh.sample`` at temperature 1, δ = 10⁻⁶, everything at its default. Counted is how often the
-central 50% and 90% intervals of the draws hold the true coefficient: for all coefficients, and by how many effective draws the
-run itself reported for the coefficient, because that is what a user sees. Beside it the same count for the Gaussian
-approximation at the exact posterior's mode, which knows the posterior without Monte Carlo error: what the intervals
-would be with infinitely many draws. Figures go to ``results/coverage.json`` after every hundred tables.
+Every table has its own coefficients (uniform on [−1, 1]) and N = 50,000 rows of three columns, uniform on [−1, 1],
+with an intercept; ``dpfastmh.sample`` at temperature 1, δ = 10⁻⁶, everything at its default. Counted is how often the
+central 50% and 90% intervals of the draws hold the true coefficient: for all coefficients, and by how many effective
+draws the run itself reported for the coefficient, because that is what a user sees. Beside it the same count for the
+Gaussian approximation at the exact posterior's mode, which knows the posterior without Monte Carlo error: what the
+intervals would be with infinitely many draws. Figures go to ``results/coverage.json`` after every hundred tables.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@
 # ε = 2: everything below may be published at that price.
 
 # %%
-import matplotlib.pyplot as plt  # noqa: F401  notebooks then show figures
 
 import dpfastmh as mh
 from dpfastmh import datasets

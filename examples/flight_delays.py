@@ -34,12 +34,8 @@ def made_up(n=1_000_000):
     rng = np.random.default_rng(2001)
     hour, distance = np.clip(rng.normal(14, 4.5, n), 0, 24), rng.gamma(1.6, 450, n)
     origin = rng.choice([*HUBS, "BOS", "SEA", "PHL"], n)
-    chance = 1 / (
-        1
-        + np.exp(
-            -(-1.5 + 0.09 * (hour - 14) + 0.3 * np.log10(np.maximum(distance, 20) / 500) + 0.2 * np.isin(origin, HUBS))
-        )
-    )
+    eta = 0.09 * (hour - 14) + 0.3 * np.log10(np.maximum(distance, 20) / 500) + 0.2 * np.isin(origin, HUBS) - 1.5
+    chance = 1 / (1 + np.exp(-eta))
     return hour, distance, origin, rng.random(n) < chance
 
 

@@ -50,8 +50,8 @@ for _ in range(1_000):
 
 # %% [markdown]
 # A model without derivatives has no noisy Newton start: it begins where it is told. The length of its moves is chosen
-# in advance: a posterior of 20,000 points at temperature 20 is a few hundredths wide. (Left out, both are found within the
-# budget, which costs a good part of it.)
+# in advance: a posterior of 20,000 points at temperature 20 is a few hundredths wide. (Left out, both are found within
+# the budget, which costs a good part of it.)
 
 # %%
 budget = mh.Budget(epsilon=4, delta=1e-6)

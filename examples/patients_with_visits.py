@@ -5,7 +5,6 @@
 # the patient is declared as the unit: the promise then covers all of a patient's rows at once. At most two count.
 
 # %%
-import matplotlib.pyplot as plt  # noqa: F401  notebooks then show figures
 import numpy as np
 
 import dpfastmh as mh

@@ -6,7 +6,6 @@
 # so the fit is both robust and private.
 
 # %%
-import matplotlib.pyplot as plt  # noqa: F401  notebooks then show figures
 import numpy as np
 
 import dpfastmh as mh

@@ -18,8 +18,11 @@ import nbformat
 MARK = re.compile(r"^# %%(.*)$", re.MULTILINE)
 
 
+INLINE = "%matplotlib inline\n"  # in the first code cell: without it a notebook prints a figure's name only
+
+
 def cells(script: str) -> list[tuple[str, str]]:
-    """(kind, text) of every cell, "markdown" or "code"."""
+    """(kind, text) of every cell of the notebook, "markdown" or "code"."""
     parts = MARK.split(script)
     if parts[0].strip():
         raise ValueError("a script begins with '# %% [markdown]' and its title")
@@ -29,6 +32,8 @@ def cells(script: str) -> list[tuple[str, str]]:
             found.append(("markdown", re.sub(r"^# ?", "", text.strip(), flags=re.MULTILINE)))
         else:
             found.append(("code", text.strip()))
+    first = [kind for kind, _ in found].index("code")
+    found[first] = ("code", INLINE + found[first][1])
     return found
 
 
@@ -53,7 +58,9 @@ def markdown_of(notebook: Path) -> str:
     """A page with text, code, what it printed and its pictures."""
     parts = []
     for cell in nbformat.read(notebook, as_version=4).cells:
-        parts.append(cell.source if cell.cell_type == "markdown" else f"```python\n{cell.source}\n```")
+        parts.append(
+            cell.source if cell.cell_type == "markdown" else f"```python\n{cell.source.removeprefix(INLINE)}\n```"
+        )
         for output in cell.get("outputs", ()):
             if output.output_type == "stream":
                 parts.append(f"```text\n{output.text.rstrip()}\n```")

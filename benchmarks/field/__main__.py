@@ -13,7 +13,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from field import price, quality, speed
+from field import page, price, quality, speed
 from field.alternatives import RIVALS
 from field.store import FOLDER, Store
 from field.tables import TABLES
@@ -33,9 +33,13 @@ def main() -> None:
     good.add_argument("--method", choices=RIVALS, action="append")
     dear = parts.add_parser("price", help="ρ per effective draw of every private method")
     dear.add_argument("--columns", type=int, action="append")
+    parts.add_parser("page", help="write the figures into docs/benchmarks.md")
     for part in parts.choices.values():
         part.add_argument("--quick", action="store_true", help="a smoke test, whose figures are not kept")
     options = parser.parse_args()
+    if options.part == "page":
+        page.write()
+        return
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) if options.quick else FOLDER
         {"speed": _speed, "quality": _quality, "price": _price}[options.part](options, folder)
