@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
-from notebooks import markdown_of
 
 import dpfastmh
+from notebooks import markdown_of
 
 ROOT = Path(__file__).resolve().parent.parent
 FROM_ROOT = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "CITATION.cff")
@@ -51,6 +52,16 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     text = re.sub(rf"\]\(\.\./({names})\)", r"](\1)", markdown)
     text = re.sub(r"\]\(\.\./examples/([\w-]+)\.(?:py|ipynb)\)", r"](examples/\1.md)", text)
     return re.sub(r"^<!-- not run: .*-->\n", "", text, flags=re.MULTILINE)
+
+
+def on_post_build(config: Any) -> None:
+    """Nothing that a page needs to be shown may come from elsewhere."""
+    fetched = re.compile(
+        r"""<(?:script|img|iframe|source)[^>]+src=["']?(?:https?:)?//|<link[^>]+href=["']?(?:https?:)?//"""
+    )
+    for page in Path(config.site_dir).rglob("*.html"):
+        if found := fetched.search(page.read_text(encoding="utf-8")):
+            raise PluginError(f"{page.name} would fetch from the network: {found[0]}")
 
 
 def from_root(path: Path) -> str:

@@ -113,7 +113,7 @@ def ridges(case: Case) -> list[Setting]:
 def descents(case: Case) -> list[Setting]:
     if len(case.y) < 100_000:
         return every(q=(1.0,), T=(1_000,), C=(1.0, 3.0), step=(4.0, 16.0))
-    return every(q=(0.004,), T=(1_500,), C=(1.0, 3.0), step=(4.0, 16.0))
+    return every(q=(0.004,), T=(500,), C=(1.0, 3.0), step=(4.0, 16.0))
 
 
 def sgd_noise(rate: float, steps: int, budget: mh.Budget, hessian_rho: float) -> float:

@@ -18,10 +18,11 @@ class Store:
 
     def __init__(self, name: str, keys: tuple[str, ...], folder: Path = FOLDER) -> None:
         self.path, self.keys = folder / f"{name}.json", keys
-        self.entries: list[Entry] = json.loads(self.path.read_text()) if self.path.exists() else []
+        self.entries = self._read()
 
     def put(self, entry: Entry) -> None:
         """Add an entry, in the place of the one of the same setting, with the machine and how busy it was."""
+        self.entries = self._read()  # another process may have added some
         busy = {"load": round(os.getloadavg()[0], 1), "processors": os.cpu_count(), "machine": machine()}
         mine = self._setting(entry)
         for place, old in enumerate(self.entries):
@@ -39,6 +40,9 @@ class Store:
 
     def find(self, **wanted: Any) -> list[Entry]:
         return [entry for entry in self.entries if all(entry.get(key) == value for key, value in wanted.items())]
+
+    def _read(self) -> list[Entry]:
+        return json.loads(self.path.read_text()) if self.path.exists() else []
 
     def _setting(self, entry: Entry) -> tuple[Any, ...]:
         return tuple(entry[key] for key in self.keys)
