@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
+from field.alternatives import RIVALS
 from field.store import FOLDER, Entry, Store
 
 PAGE = FOLDER.parents[1] / "docs" / "benchmarks.md"
@@ -57,8 +58,11 @@ def speed(folder: Path) -> str:
 def quality(folder: Path) -> str:
     store = Store("field-quality", ("table", "epsilon", "method"), folder)
     rows = []
-    for entry in store.entries:
-        head = [entry["table"], "–" if entry["epsilon"] is None else f"{entry['epsilon']:g}", entry["method"]]
+    order = {"no privacy": -1} | {name: k for k, name in enumerate(RIVALS)}
+    for entry in sorted(store.entries, key=lambda e: (e["table"], e["epsilon"] or 0.0, order[e["method"]])):
+        warmth = entry.get("setting", {}).get("temperature")
+        method = entry["method"] + (f", temperature {warmth:g}" if warmth else "")
+        head = [entry["table"], "–" if entry["epsilon"] is None else f"{entry['epsilon']:g}", method]
         if "outcome" in entry:
             rows.append([*head, entry["outcome"], "", "", "", "", ""])
             continue
