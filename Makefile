@@ -3,8 +3,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
+DOCS := .venv/.ready-docs
 
-.PHONY: setup lock demo demo-cluster test test-slow bench lint format picture clean
+.PHONY: setup lock demo demo-cluster test test-slow bench bench-field docs examples package lint format picture clean
 
 setup: $(STAMP)
 
@@ -40,6 +41,34 @@ test-slow: setup
 bench: setup
 	$(BIN)/python benchmarks/run.py
 
+# hours: peers in an environment of their own, every size; see benchmarks/README.md for single rows
+bench-field: setup .venv-peers/.ready
+	cd benchmarks && ../$(BIN)/python -m field speed && ../$(BIN)/python -m field quality && ../$(BIN)/python -m field price
+	$(BIN)/python benchmarks/coverage.py
+	cd benchmarks && ../$(BIN)/python -m field page
+
+.venv-peers/.ready: benchmarks/field/peers.txt
+	$(PYTHON) -m venv .venv-peers && .venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=tools $(BIN)/mkdocs build --quiet
+
+$(DOCS): $(STAMP)
+	@if command -v uv >/dev/null 2>&1; then \
+	  uv pip install --quiet --python $(BIN)/python -e '.[docs]'; \
+	else \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'; \
+	fi
+	@touch $@
+
+# the examples' notebooks, made again from the scripts and run
+examples: $(DOCS)
+	$(BIN)/python tools/notebooks.py examples/*.py
+
+package: $(DOCS)
+	$(BIN)/python tools/package.py
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -54,4 +83,4 @@ picture: setup
 	$(BIN)/python benchmarks/make_report_picture.py
 
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis screenshots
+	rm -rf .venv .venv-peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis screenshots

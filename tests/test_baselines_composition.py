@@ -186,3 +186,12 @@ def test_what_has_no_total_says_so() -> None:
         "dp-sgld",
         "dp-hmc",
     }
+
+
+def test_a_cost_of_next_to_nothing_is_not_negative() -> None:
+    """Logarithms of sums near 1 round to either side of 0."""
+    for noise in (1e6, 1e9):
+        curve = c.sampled_gaussian_replaced_rdp(0.01, noise)
+        costs = [curve(alpha) for alpha in (2, 5, 64, 700)]
+        assert min(costs) >= 0.0
+        assert max(costs) < 1e-9

@@ -182,7 +182,7 @@ def sampled_gaussian_replaced_rdp(rate: float, sigma: float) -> Curve:
         if rate == 1.0:
             return whole
         through = (order - 0.5) / (order - 1.0) * removed(2 * order) + removed(2 * order - 1)
-        return min(through, _expanded(rate, sigma, order), whole)
+        return max(0.0, min(through, _expanded(rate, sigma, order), whole))  # rounding, where next to nothing is lost
 
     return curve
 
