@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
 
-.PHONY: setup lock demo test test-slow bench lint format picture clean
+.PHONY: setup lock demo demo-cluster test test-slow bench lint format picture clean
 
 setup: $(STAMP)
 
@@ -27,6 +27,9 @@ lock:
 
 demo: setup
 	$(BIN)/dpfastmh demo
+
+demo-cluster: setup
+	$(BIN)/python examples/cluster.py
 
 test: setup
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"

@@ -2,8 +2,9 @@
 
     python benchmarks/run.py [--only PART] [--quick]
 
-Times of single chains are processor time of their thread, medians of interleaved repetitions; only the speed-up of two
-threads and process starts are wall-clock times. ``--quick`` is a smoke test: smaller data, fewer repetitions.
+Times of single chains are processor time of their thread, medians of interleaved repetitions; the speed-up of two
+threads, process starts and the part ``rows`` are wall-clock times. That part is run only when it is asked for.
+``--quick`` is a smoke test: smaller data, fewer repetitions.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import minibatch
 import mixture
 import privacy
 import processes
+import rows
 import threads
 from measure import Row
 
@@ -39,7 +41,9 @@ PARTS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "privacy": privacy.results,
     "ledger": ledger.results,
     "checkpoints": checkpoints.results,
+    "rows": rows.results,
 }
+ON_REQUEST = ("rows",)  # long, and large on the disk
 OUTPUT = Path(__file__).parent / "results" / "core.json"
 
 
@@ -50,16 +54,16 @@ def main() -> None:
     options = parser.parse_args()
     before, begun = os.getloadavg(), time.perf_counter()
     print(f"{_processor()}, {os.cpu_count()} processors, load {before[0]:.1f}")
-    rows: list[Row] = []
+    found: list[Row] = []
     for name, part in PARTS.items():
-        if options.only is None or name in options.only:
+        if name in (options.only or [other for other in PARTS if other not in ON_REQUEST]):
             for row in part(options.quick):
-                rows.append(row)
+                found.append(row)
                 print(_line(row), flush=True)
-    missed = sum(row.verdict == "MISS" for row in rows)
-    print(f"{missed} of {sum(bool(row.target) for row in rows)} targets missed, {time.perf_counter() - begun:.0f} s")
+    missed = sum(row.verdict == "MISS" for row in found)
+    print(f"{missed} of {sum(bool(row.target) for row in found)} targets missed, {time.perf_counter() - begun:.0f} s")
     OUTPUT.parent.mkdir(exist_ok=True)
-    OUTPUT.write_text(json.dumps(_record(rows, before, options.quick), indent=1, ensure_ascii=False) + "\n")
+    OUTPUT.write_text(json.dumps(_record(found, before, options.quick), indent=1, ensure_ascii=False) + "\n")
 
 
 def _line(row: Row) -> str:

@@ -36,6 +36,10 @@ _HOME = {
     "MetropolisHastings": "methods",
     "TunaMH": "methods",
     "run_chains": "methods",
+    "DaskRows": "data.cluster",
+    "MappedRows": "data.mapped",
+    "ingest": "data.ingest",
+    "ingest_arrays": "data.ingest",
     "Budget": "budget",
     "Ledger": "ledger",
     "BudgetTooSmall": "planning",
@@ -53,6 +57,10 @@ _MODULES = ("audit",)
 if TYPE_CHECKING:
     from dpfastmh import audit as audit
     from dpfastmh.budget import Budget as Budget
+    from dpfastmh.data.cluster import DaskRows as DaskRows
+    from dpfastmh.data.ingest import ingest as ingest
+    from dpfastmh.data.ingest import ingest_arrays as ingest_arrays
+    from dpfastmh.data.mapped import MappedRows as MappedRows
     from dpfastmh.domain import Ball as Ball
     from dpfastmh.domain import Box as Box
     from dpfastmh.domain import Constant as Constant

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-from dpfastmh.outputs import _sync_folder
+from dpfastmh.outputs import sync_folder
 
 try:
     import sqlalchemy as sql
@@ -202,7 +202,7 @@ class Store:
                 os.link(building, self.file)  # unlike a rename it never replaces a ledger that came meanwhile
             except FileExistsError:
                 return False
-            _sync_folder(self.file.absolute().parent)
+            sync_folder(self.file.absolute().parent)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise LedgerError(f"{self.where} cannot be created ({reason}): nothing was left behind") from None

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpfastmh import randomness
+from dpfastmh.data.engine import Feed, RowEngine
 from dpfastmh.models import Model
 from dpfastmh.privacy.accept_bit import CostTable
 from dpfastmh.steps import chain
@@ -167,7 +168,7 @@ class Sampler:
     def __init__(
         self,
         model: Model,
-        rows: Rows,
+        rows: Rows | RowEngine,
         rule: chain.Rule,
         proposal: chain.Proposal,
         reference: Reference,
@@ -176,16 +177,20 @@ class Sampler:
     ) -> None:
         from dpfastmh.steps.compiled import OWN, SHIPPED
 
-        model.check(rows)
+        self._feed = Feed(rows, model, streams) if isinstance(rows, RowEngine) else None
+        self._rows: Any = rows if self._feed is None else self._feed.rows
+        if isinstance(rows, Rows):
+            model.check(rows)
         p, q = len(model.parameters), proposal.scale.size
         if reference.point.size != p or (reference.order == 2 and reference.image.shape != (q, p)):
             raise MethodError("the reference was made for another model or proposal: give its point instead")
         self.model, self.rule, self.proposal = model, rule, proposal
         self._meter = no_meter() if meter is None else meter
-        self._rows, self._reference, self._streams = rows, reference, streams
+        self._reference, self._streams = reference, streams
+        features = rows.features if isinstance(rows, RowEngine) else rows.x.shape[1]
         self._loops = SHIPPED if model.shipped else OWN
         self._table = model.table()
-        self._work = make_work(getattr(model, "predictors", 1), rows.x.shape[1])
+        self._work = make_work(getattr(model, "predictors", 1), features)
 
     def init(self, position: npt.ArrayLike) -> State:
         """A state at ``position``."""
@@ -246,12 +251,21 @@ class Sampler:
     def run(self, state: State, steps: int, *, thin: int = 1) -> tuple[State, FloatArray, Info]:
         """``steps`` transitions; draws after every ``thin`` of them, as an array (draw, parameter)."""
         following, draws, info, _ = self.run_metered(state, steps, thin=thin, limit=math.inf)
+        self.check_rows()
         return following, draws, info
+
+    def check_rows(self) -> None:
+        """Raise what kept the last run from rows that live elsewhere, if anything did."""
+        if self._feed is not None:
+            self._feed.check()
 
     def run_metered(
         self, state: State, steps: int, *, thin: int, limit: float
     ) -> tuple[State, FloatArray, Info, float]:
-        """As ``run``, ending before the step that would take the cost past ``limit``; and the cost."""
+        """As ``run``, ending before the step that would take the cost past ``limit``; and the cost.
+
+        It may have ended for want of rows too: ask ``check_rows`` once the cost has been entered.
+        """
         if not (isinstance(steps, Integral) and isinstance(thin, Integral) and steps >= 0 and thin >= 1):
             raise MethodError(f"steps={steps!r}, thin={thin!r}: whole numbers, steps not negative, thin at least 1")
         p, q = len(self.model.parameters), self.proposal.scale.size
@@ -370,18 +384,25 @@ class Method:
         meter: chain.Meter | None = None,
     ) -> Sampler:
         """A sampler over these records. ``reference``: a fixed point for control variates of this ``order``."""
-        if isinstance(x, Rows) and not (y is None and per_record is None):
+        if isinstance(x, Rows | RowEngine) and not (y is None and per_record is None):
             raise MethodError("the rows are loaded already: leave out y and per_record, or give a table")
-        rows = x if isinstance(x, Rows) else model.load(x, y, per_record=per_record)
+        rows = x if isinstance(x, Rows | RowEngine) else model.load(x, y, per_record=per_record)
         p = len(model.parameters)
         proposal = self.proposal.compiled(p, model.parameter_box)
-        size = rows.x.shape[0] if public_rows is None else public_rows
+        size = (rows.x.shape[0] if isinstance(rows, Rows) else rows.count) if public_rows is None else public_rows
         found = self._reference(model, rows, reference, order, proposal, threads, size)
         streams = randomness.secure_streams() if seed is None else randomness.insecure_streams(seed, chain_number)
         return Sampler(model, rows, self.rule(size, found.order), proposal, found, streams, meter)
 
     def _reference(
-        self, model: Model, rows: Rows, point: Any, order: int, proposal: chain.Proposal, threads: int | None, size: int
+        self,
+        model: Model,
+        rows: Rows | RowEngine,
+        point: Any,
+        order: int,
+        proposal: chain.Proposal,
+        threads: int | None,
+        size: int,
     ) -> Reference:
         from dpfastmh.steps.reference import make_reference, no_reference
 

@@ -10,6 +10,8 @@ The target is π(θ) ∝ prior(θ) · exp(−Σ_i U_i(θ)/τ), τ ≥ 1 an optio
 from __future__ import annotations
 
 import math
+import secrets
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -56,9 +58,23 @@ class Model(ABC):
     def load(self, x: Any, y: Any = None, *, per_record: str | None = None, overwrite: bool = False) -> Rows:
         """PRIVATE. Records as the loop reads them, each on the public domain."""
 
-    @abstractmethod
     def check(self, rows: Rows) -> None:
-        """Refuse rows that were loaded for a model of another shape: compiled code would read past their ends."""
+        """``check_shape`` of rows in memory, and of the class numbers among their targets."""
+        self.check_shape(rows.x.shape[1], rows.y.shape == rows.x.shape[:1])
+        if self.target_classes and not (rows.y.min() >= 0 and rows.y.max() < self.target_classes):
+            raise ModelError(f"rows were loaded for another model: this one has {self.target_classes} classes")
+
+    has_energies: bool = True  # or differences only
+    target_classes: int = 0  # where the target is a class number
+
+    @property
+    @abstractmethod
+    def projection(self) -> Any:
+        """What decides how a record is projected, as numbers and texts: rows kept in files must be made alike."""
+
+    @abstractmethod
+    def check_shape(self, features: int, targets: bool) -> None:
+        """Refuse rows of another shape: compiled code would read past their ends."""
 
     @property
     def has_expansion(self) -> bool:
@@ -168,13 +184,19 @@ class GLM(Model):
             target[part] = self.stored(self.targets(given[part], first), features.dtype, first)
         return memory.rows(features, target)
 
-    def check(self, rows: Rows) -> None:
+    def check_shape(self, features: int, targets: bool) -> None:
         d = len(self.domain.features)
-        if rows.x.shape[1] != d or rows.y.shape != rows.x.shape[:1]:
-            raise ModelError(f"rows of {rows.x.shape[1]} features were loaded for another model: this one has {d}")
-        count = _class_count(self.loss)
-        if count and not (rows.y.min() >= 0 and rows.y.max() < count):
-            raise ModelError(f"rows were loaded for another model: this one has {count} classes")
+        if features != d or not targets:
+            raise ModelError(f"rows of {features} features were loaded for another model: this one has {d}")
+
+    @property
+    def target_classes(self) -> int:  # type: ignore[override]
+        return _class_count(self.loss)
+
+    @property
+    def projection(self) -> Any:
+        classes = None if self.classes is None else [[type(label).__name__, str(label)] for label in self.classes]
+        return [type(self.loss).__name__, *map(repr, self.loss), repr(self.domain), classes, self.target_bounds]
 
     def stored(self, target: FloatArray, kind: np.dtype[Any], first: int = 0) -> npt.NDArray[Any]:
         """Targets in the features' precision. Float32 may round a cap up: then they are held to the number below it."""
@@ -423,9 +445,13 @@ class Mixture(Model):
         share = self.constant(held[:, 0]) / self.constant(self.half_width)
         return memory.rows(held, None, share=share, per_record=per_record)
 
-    def check(self, rows: Rows) -> None:
-        if rows.x.shape[1] != 1:
-            raise ModelError(f"rows of {rows.x.shape[1]} features were loaded for another model: the mixture has 1")
+    def check_shape(self, features: int, targets: bool) -> None:
+        if features != 1:
+            raise ModelError(f"rows of {features} features were loaded for another model: the mixture has 1")
+
+    @property
+    def projection(self) -> Any:
+        return ["mixture", self.half_width]
 
 
 MIXTURE_BOUNDS = ("sharp", "lipschitz", "paper")
@@ -444,6 +470,7 @@ class Energy(Model):
     """
 
     shipped = False
+    has_energies = False
 
     def __init__(
         self,
@@ -471,6 +498,22 @@ class Energy(Model):
         from dpfastmh.steps.own_energy import table_class
 
         self._table_class = table_class(difference, bound)
+        self._name = secrets.token_hex(16)
+        self._made_of: dict[str, Any] = {
+            "parameters": self.parameters,
+            "difference": difference,
+            "bound": bound,
+            "prior": prior,
+            "project": project,
+            "record_bound": record_bound,
+            "temperature": temperature,
+            "parameter_box": parameter_box,
+        }
+        _ENERGIES[self._name] = self
+
+    def __reduce__(self) -> Any:
+        """A worker of a cluster makes the model once and compiles it once, however often it is sent."""
+        return _energy, (self._name, self._made_of)
 
     def __repr__(self) -> str:
         return f"Energy({', '.join(self.parameters)}, temperature={self.temperature:g})"
@@ -498,8 +541,27 @@ class Energy(Model):
         share = None if self.record_bound is None else np.asarray(self.record_bound(values), dtype=np.float64)
         return memory.rows(values, None, share=share, per_record=per_record)
 
-    def check(self, rows: Rows) -> None:
+    def check_shape(self, features: int, targets: bool) -> None:
         """A user's functions read whatever columns they like: nothing is known to check."""
+
+    @property
+    def projection(self) -> Any:
+        """All that can be known of a user's own rule: whether there is one."""
+        return ["energy", self.project is not None]
+
+
+_ENERGIES: weakref.WeakValueDictionary[str, Energy] = weakref.WeakValueDictionary()
+_KEPT: dict[str, Energy] = {}  # those that came from another process
+
+
+def _energy(name: str, made_of: dict[str, Any]) -> Energy:
+    """The model of this name, made here unless it is known."""
+    if name in _ENERGIES:
+        return _ENERGIES[name]
+    made = Energy(**made_of)
+    made._name = name
+    _KEPT[name] = _ENERGIES[name] = made
+    return made
 
 
 class Named(NamedTuple):

@@ -10,7 +10,9 @@ import dataclasses
 import json
 import math
 import os
+import sys
 import types
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -87,7 +89,13 @@ def to_datatree(posterior: Posterior) -> Any:
 
 def to_bytes(posterior: Posterior) -> bytes:
     """The netCDF file as bytes, so that writing it is one plain write."""
-    return bytes(to_datatree(posterior).to_netcdf(engine="h5netcdf"))
+    tree = to_datatree(posterior)
+    with ExitStack() as stack:
+        if "distributed" in sys.modules:  # with a client about, xarray would ask its scheduler for a lock
+            import dask
+
+            stack.enter_context(dask.config.set(scheduler="synchronous"))
+        return bytes(tree.to_netcdf(engine="h5netcdf"))
 
 
 def load(path: str | os.PathLike[str]) -> Posterior:

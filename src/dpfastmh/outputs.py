@@ -55,10 +55,10 @@ def create_folder(folder: str | os.PathLike[str], files: Mapping[str, bytes]) ->
         building.mkdir()
         for name, content in files.items():
             _write(building / name, content)
-        _sync_folder(building)
+        sync_folder(building)
         check_new_folder(path)  # somebody may have made it meanwhile; a rename would replace an empty one
         os.rename(building, path)
-        _sync_folder(path.absolute().parent)
+        sync_folder(path.absolute().parent)
     except OutputError:
         raise
     except OSError as error:
@@ -79,7 +79,7 @@ def replace_file(path: str | os.PathLike[str], content: bytes, *, mode: int = 0o
     try:
         _write(building, content, mode)
         os.replace(building, target)
-        _sync_folder(target.absolute().parent)
+        sync_folder(target.absolute().parent)
     except OSError as error:
         raise OutputError(f"{target} cannot be written ({_reason(error)}): nothing was changed") from None
     finally:
@@ -105,7 +105,8 @@ def _write(path: Path, content: bytes, mode: int = 0o666) -> None:
         os.fsync(file.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Flush what a folder lists to the disk."""
     if os.name != "posix":
         return  # elsewhere folders cannot be opened to be flushed
     handle = os.open(folder, os.O_RDONLY)

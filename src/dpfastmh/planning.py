@@ -21,7 +21,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,17 @@ class BudgetTooSmall(ValueError):
 SCALES = np.array([0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.3, 1.6, 2.0])
 YIELD = np.array([0.00125, 0.0049, 0.0107, 0.0272, 0.0478, 0.0801, 0.1082, 0.1289, 0.1445])
 STEPS_CAP = 5_000_000  # of one chain, whatever the budget: public, and paid for out of δ
+
+
+class Engine(NamedTuple):
+    """PUBLIC. Speed figures of a place where rows can be, two processors: they forecast, and decide nothing."""
+
+    bytes: float  # a second, of a pass over all rows
+    row: float  # seconds of a random row read ahead
+    pass_: float  # seconds of asking for a pass
+
+
+ENGINES = {"memory": Engine(2.5e9, 0.0, 0.0), "mapped": Engine(1e9, 5e-6, 0.002), "dask": Engine(1.5e9, 5e-6, 0.05)}
 SECONDS = (1e-7, 5e-7, 3e-8)  # public speed figure: of a step, of one that looks at data, of each row it reads
 
 
@@ -136,6 +147,7 @@ class Moves:
     steps: float  # of one chain until its share of the budget is spent
     variance: FloatArray  # of one chain's time averages over that many steps, in posterior variances
     seconds: float  # of one chain
+    rows: float  # that one chain is expected to read
 
     def errors(self, chains: int, start: FloatArray, steps: float | None = None) -> FloatArray:
         """Error of the mean of all draws in posterior sd: chance, and what is left of an error in the start.
@@ -201,7 +213,8 @@ def _moves(
     if not full:
         touched = _rows_read(model, start, float(np.mean(bound)), float(np.mean(unit * scales)), units * k, thrift)
     step, evaluation, row = SECONDS
-    return Moves(scales, laziness, own, steps, variance, steps * (step + laziness * (evaluation + row * touched)))
+    seconds = steps * (step + laziness * (evaluation + row * touched))
+    return Moves(scales, laziness, own, steps, variance, seconds, steps * laziness * touched)
 
 
 def _rows_read(model: GLM, start: Start, bound: float, move: float, rows: int, thrift: float) -> float:
@@ -300,6 +313,10 @@ class Plan:
     seconds: float
     enough: bool
     advice: str
+    engine: str
+    passes: float  # over all rows
+    rows_read: float  # at random, beside them
+    reading: float  # seconds of both, at the engine's public speed figure
 
     def summary(self) -> str:
         """The forecast in words and figures."""
@@ -313,6 +330,8 @@ class Plan:
             f"  error of means    {self.errors.max():.2f} posterior sd (largest), from a start off by "
             f"{self.start_errors.max():.2f}",
             f"  time              about {self.seconds:.1f} s of sampling",
+            f"  rows              {self.passes:,.0f} passes over all of them, {self.rows_read:,.0f} read at random: "
+            f"about {self.reading:.1f} s ({self.engine})",
             "A forecast for features spread evenly over their bounds and no effects; no data was read. Features that "
             "lean on each other or use little of their bounds give less.",
         ]
@@ -332,8 +351,14 @@ def plan(
     laziness: float | None = None,
     method: str = "dp-fast-mh",
     settings: Settings | None = None,
+    engine: str = "memory",
 ) -> Plan:
-    """What ``sample`` would do with this budget on ``units`` people (or rows): reads no data."""
+    """What ``sample`` would do with this budget on ``units`` people (or rows): reads no data.
+
+    ``engine``, "memory", "mapped" or "dask", is where the rows will be; it changes what the time is, not what is done.
+    """
+    if engine not in ENGINES:
+        raise ValueError(f"engine is {engine!r}: choose one of {', '.join(ENGINES)}")
     if chains < 1 or (max_time is not None and not 0.0 < max_time < math.inf):
         raise ValueError(f"chains={chains}, max_time={max_time}: each must be above 0")
     checked_count(units, "the number of units")
@@ -344,7 +369,7 @@ def plan(
     if laziness is not None:
         settings = replace_setting(settings, laziness=laziness)
     full = method == "dp-fast-mh-full"
-    found = _forecast(model, units, budget, max_rows_per_unit, chains, max_time, settings, full)
+    found = _forecast(model, units, budget, max_rows_per_unit, chains, max_time, settings, full, engine)
     enough = bool(found.effective.min() >= max(settings.least_draws, 1.0))
     if enough:
         return found
@@ -407,6 +432,7 @@ def _forecast(
     max_time: float | None,
     settings: Settings,
     full: bool,
+    engine: str = "memory",
 ) -> Plan:
     alpha = best_alpha(budget)
     rho = rdp_budget(budget.epsilon, budget.delta, alpha) / alpha
@@ -415,6 +441,12 @@ def _forecast(
     moves = choose_moves(model, start, share, units, k, settings, seconds=max_time or settings.patience, full=full)
     steps = most_steps(moves, max_time, min(STEPS_CAP, budget.most_steps() // chains))
     main = steps * (1.0 - settings.adapt_share)
+    # H and G at one point share a pass, and so do the chains' expansions
+    passes, rows_read = len(settings.gradient_weights) + 1.0, chains * moves.rows * steps / moves.steps
+    if full:
+        passes, rows_read = passes + rows_read / (units * k), 0.0
+    where = ENGINES[engine]
+    size = 4.0 * units * k * (len(model.domain) + 1.0)
     return Plan(
         names=model.parameters,
         budget=budget,
@@ -430,6 +462,10 @@ def _forecast(
         seconds=moves.seconds * steps / moves.steps,
         enough=True,
         advice="",
+        engine=engine,
+        passes=passes,
+        rows_read=rows_read,
+        reading=passes * (where.pass_ + size / where.bytes) + rows_read * where.row,
     )
 
 

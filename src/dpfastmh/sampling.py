@@ -56,6 +56,8 @@ from dpfastmh.checkpoint import (
     secret_out,
     terminated_like_interrupted,
 )
+from dpfastmh.data.engine import RowEngine, RowsLost
+from dpfastmh.data.mapped import is_row_folder, load_rows, projection_of
 from dpfastmh.description import describe, model_from
 from dpfastmh.methods import Coordinates, Directions, DPFastMH, DPFastMHFull, Method, ProposalLike, RandomWalk
 from dpfastmh.models import GLM, Energy, Model
@@ -97,6 +99,7 @@ SEARCH_SHARE = 0.1  # which ends once it has taken this much of a chain's budget
 PROPOSALS: dict[str, Callable[..., ProposalLike]] = {
     kind.__name__: kind for kind in (RandomWalk, Coordinates, Directions)
 }
+ENGINES = ("auto", "memory", "mapped")
 METHODS: dict[str, type[Method]] = {method.name: method for method in (DPFastMH, DPFastMHFull)}
 
 
@@ -163,10 +166,11 @@ def _floored(matrix: FloatArray, floor: float) -> FloatArray:
 # -- sampling --------------------------------------------------------------------------------------------------------
 def sample(
     model: Model,
-    x: Any,
+    x: Any = None,
     y: Any = None,
     *,
     budget: Budget,
+    engine: RowEngine | str = "auto",
     target: str | None = None,
     unit: str | None = None,
     max_rows_per_unit: int = 1,
@@ -193,7 +197,11 @@ def sample(
     ----------
     model, x, y
         A model and its records, as arrays; or x is a table, and its column ``target`` is y: a mapping of columns, a
-        file, or anything with the Arrow stream interface (pandas, Polars, PyArrow, DuckDB).
+        file, anything with the Arrow stream interface (pandas, Polars, PyArrow, DuckDB), or a folder of rows made by
+        ``dpfastmh ingest``.
+    engine
+        Where the rows of such a folder are: "memory", "mapped" (read as they are needed), or "auto", in memory if they
+        take up less than half of what is free. Or rows that live elsewhere, such as ``DaskRows(...)``, in place of x.
     unit, max_rows_per_unit
         Who is protected: the table's column that says whose row it is. Rows of a unit past the first
         ``max_rows_per_unit`` are dropped. Without it every row is a unit of its own.
@@ -235,7 +243,7 @@ def sample(
     if ledger is not None:
         ledger.check(budget, unit)
     fingerprint = None if ledger is None else ledger.fingerprint()
-    records = _records(model, x, y, target, unit, max_rows_per_unit, missing, seed, threads, fingerprint)
+    records = _records(model, x, y, engine, target, unit, max_rows_per_unit, missing, seed, threads, fingerprint)
     budget.check_rows(records.units, force=force)
     cap = min(STEPS_CAP, budget.most_steps() // chains - 100)
     if cap < 1000:
@@ -244,6 +252,11 @@ def sample(
         refused = _hopeless(model, records, budget, chains, max_time, method, settings)
         if refused:
             raise BudgetTooSmall(f"{refused} Nothing was spent.")
+    if file is not None and not records.in_memory:
+        raise ValueError(
+            "a run over rows in files or on a cluster cannot be kept in a checkpoint: leave the checkpoint out, or hold "
+            'ingested rows in memory with engine="memory"'
+        )
     keeper = None if file is None else Keeper.create(file)
     hold = None
     if ledger is not None:
@@ -366,7 +379,7 @@ def _reopened(
         identity = secret_in(arrays, "table")
     records = None
     if keeper.phase != FINISHED:
-        records = _records(found, x, y, *how, threads, None)
+        records = _records(found, x, y, "memory", *how, threads, None)
         records.check(identity)
     with damage_is_one_line(what):
         run = _Run(
@@ -447,6 +460,7 @@ def _records(
     model: Model,
     x: Any,
     y: Any,
+    engine: RowEngine | str,
     target: str | None,
     unit: Any,
     k: int,
@@ -455,8 +469,25 @@ def _records(
     threads: Any,
     fingerprint: Fingerprint | None,
 ) -> PrivateRecords:
-    """The private side, loaded from arrays or from a table."""
-    options = {"seed": seed, "threads": threads, "fingerprint": fingerprint}
+    """The private side, loaded from arrays or a table, or rows that live elsewhere."""
+    options: dict[str, Any] = {"seed": seed, "threads": threads, "fingerprint": fingerprint}
+    if isinstance(engine, RowEngine):
+        if not (x is None and y is None and target is None and unit is None and not missing):
+            raise ValueError("engine holds the rows already: leave out the table, target, unit and missing")
+        engine.check(model)
+        return PrivateRecords(model, engine, units=engine.units, rows_per_unit=engine.rows_per_unit, **options)
+    if engine not in ENGINES:
+        raise ValueError(f"engine is {engine!r}: choose one of {', '.join(ENGINES)}, or give a DaskRows")
+    if is_row_folder(x):
+        if y is not None:
+            raise ValueError("a folder of rows holds its target: leave y out")
+        projection = projection_of(model, target, unit, k, missing)
+        rows, units, most = load_rows(x, model, projection, engine=engine, fingerprint=fingerprint)
+        return PrivateRecords(model, rows, units=units, rows_per_unit=most, **options)
+    if engine == "mapped":
+        raise ValueError('engine "mapped" reads a folder of rows: make one of the table with "dpfastmh ingest"')
+    if x is None:
+        raise ValueError("no records: give a table or arrays as x, or rows that live elsewhere as engine")
     if target is not None:
         from dpfastmh.data.loading import load
 
@@ -468,10 +499,10 @@ def _records(
         raise ValueError(
             "unit and missing name columns of a table: give the table as x and the target's name as target"
         )
-    rows = model.load(x, y)
+    arrays = model.load(x, y)
     if fingerprint is not None:
         fingerprint.add_arrays(x, y, model.domain.columns if isinstance(model, GLM) else ())
-    return PrivateRecords(model, rows, units=rows.x.shape[0], rows_per_unit=1, **options)
+    return PrivateRecords(model, arrays, units=arrays.x.shape[0], rows_per_unit=1, **options)
 
 
 def _hopeless(
@@ -573,6 +604,9 @@ class _Run:
                     raise KeyboardInterrupt(f"stopped{trouble}; dpfastmh resume {keeper.path} goes on") from None
                 spent = self.account.epsilon_spent()
                 raise KeyboardInterrupt(f"stopped, and no draws are kept. Spent: epsilon = {spent:.3g}.") from None
+            except RowsLost as error:
+                spent = self.account.epsilon_spent()
+                raise RowsLost(f"{error}. The run ended; spent: epsilon = {spent:.3g}.") from error
             finally:
                 if self.hold and (ended or not keeper or keeper.phase not in (OPENED, MAIN)):
                     self.hold.settle()  # shares that were not settled, of chains that an error cut off, count in full

@@ -198,7 +198,7 @@ def _build(cache: bool, stamp: int) -> Any:
                     memory.integers[EVALUATED] += 1
                     variance, following, batch = 0.0, 0, FULL
                     if rule.batch == 0:
-                        ratio, following = full_ratio(model, rows, work, place, memory, bound)
+                        ratio, following = full_ratio(rows, model, work, place, memory, bound)
                         memory.integers[FULLS] += 1
                     else:
                         ratio, variance, count = estimate(model, rows, rule, work, order, streams, place)

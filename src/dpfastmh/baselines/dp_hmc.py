@@ -110,7 +110,7 @@ def _build(cache: bool, stamp: int) -> Any:
                 if bound < np.inf:
                     memory.integers[EVALUATED] += 1
                     memory.integers[FULLS] += 1
-                    ratio, following = full_ratio(model, rows, work, place, memory, bound)
+                    ratio, following = full_ratio(rows, model, work, place, memory, bound)
                     ratio += log_prior_change(prior, place.theta, place.proposal) + kinetic
                     variance = (2.0 * rule.sigma * bound) ** 2
                     if uniform(streams.acceptance) < noisy_metropolis(ratio - 0.5 * variance, variance):

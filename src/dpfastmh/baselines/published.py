@@ -74,11 +74,11 @@ from dpfastmh.steps.chain import (
     TOUCHED,
     WEIGHT_CELL,
     _keep_move,
-    _take_rows,
     _weigh,
     draw_move,
     full_ratio,
     inside,
+    take_rows,
 )
 from dpfastmh.steps.elementary import compiled, inlined
 from dpfastmh.steps.likelihood import TILE, Rows, changes, gather
@@ -147,7 +147,7 @@ def batch_ratio(model, rows, work, streams, place, bound, rate, count):
         n = min(TILE, count - done)
         for start in range(0, n, GROUP):
             stop = min(n, start + GROUP)
-            _take_rows(rows, streams.rows, work, start, stop)
+            take_rows(rows, streams.rows, work, start, stop)
             gather(model, rows, work, start, stop, place, -1)
         changes(model, rows, work, n, place)
         lower += _weigh(rows, work, n, bound, rate)
@@ -186,7 +186,7 @@ def _build(cache: bool, stamp: int) -> Any:
                     ratio = batch_ratio(model, rows, work, streams, place, bound, rate, count)
                     memory.integers[TOUCHED] += count
                 else:
-                    ratio, following = full_ratio(model, rows, work, place, memory, bound)
+                    ratio, following = full_ratio(rows, model, work, place, memory, bound)
                     memory.integers[FULLS] += 1
                 ratio += log_prior_change(prior, place.theta, place.proposal)
                 sd, correction = step_noise(rule, batch == MINIBATCH, length)

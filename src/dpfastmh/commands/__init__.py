@@ -8,6 +8,7 @@ inside ``run``: ``dpfastmh --help`` stays instant.
 COMMANDS = {
     "schema": "draft a schema from the names and types of a table's columns",
     "check": "what a schema makes of a table, for the custodian's own eyes",
+    "ingest": "keep the rows of a large table in a form that fit reads again and again",
     "fit": "draw from the posterior of a private table",
     "ledger": "one budget for a table over years and people",
     "resume": "go on with a fit that was stopped, from its checkpoint",

@@ -1,7 +1,8 @@
 """Draw from the posterior of a model of a private table, at a total privacy cost of at most (epsilon, delta).
 
-DATA is a CSV file (also compressed), a Parquet file or a folder of them, an Arrow or Feather file, or - for CSV on
-standard input. The schema says what is publicly known about it. OUT is a new folder that gets posterior.nc,
+DATA is a CSV file (also compressed), a Parquet file or a folder of them, an Arrow or Feather file, - for CSV on
+standard input, or a folder made by dpfastmh ingest. With --dask the workers of a cluster read it: Parquet, by a path or
+URL that they can reach. The schema says what is publicly known about it. OUT is a new folder that gets posterior.nc,
 summary.csv, privacy.json and report.html: what is in it may be published at the stated cost. What is printed while the
 run goes on is for the custodian of the data alone.
 """
@@ -16,7 +17,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,8 @@ EXAMPLES = """examples:
   dpfastmh fit visits.csv.gz --schema visits.toml --unit patient --max-rows-per-unit 3 --epsilon 2 --delta 1e-7 -o out
   dpfastmh fit patients.csv --schema patients.toml --epsilon 1 --delta 1e-6 -o out \\
     --ledger sqlite:///ledger.db --dataset patients
+  dpfastmh fit rows --schema visits.toml --engine mapped --epsilon 1 --delta 1e-9 -o out
+  dpfastmh fit s3://bucket/visits --dask tcp://scheduler:8786 --schema visits.toml --epsilon 1 --delta 1e-9 -o out
   cat table.csv | dpfastmh fit - --schema table.toml --epsilon 1 --delta 1e-6 -o out --json
   dpfastmh fit big.parquet --schema big.toml --epsilon 1 --delta 1e-9 -o out --checkpoint big.checkpoint
 
@@ -50,6 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_budget(parser)
     parser.add_argument("-o", "--output", required=True, metavar="OUT", type=Path, help="a new folder for the results")
     add_choices(parser)
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--engine",
+        choices=["auto", "memory", "mapped"],
+        default="auto",
+        help="where the rows of an ingested table are: in memory (unless given: if it is twice as large) or in files",
+    )
+    where.add_argument("--dask", metavar="ADDRESS", help="use the cluster of the Dask scheduler at this address")
     parser.add_argument("--draws", type=int, metavar="N", help="end after so many kept draws of all chains together")
     parser.add_argument("--threads", type=int, metavar="N", help="threads for sums over the table (default: all)")
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="keep the run's state in a new, SECRET file")
@@ -141,25 +152,31 @@ def after(ledger: Ledger, posterior: Posterior) -> str:
 def fitted(arguments: argparse.Namespace, schema: Schema, ledger: Ledger | None) -> Posterior:
     """``sample`` with a display."""
     from dpfastmh.budget import Budget
-    from dpfastmh.data.tables import open_table
+    from dpfastmh.data.mapped import is_row_folder
     from dpfastmh.display import Display
     from dpfastmh.sampling import sample
 
     unit, most = unit_of(arguments, schema)
-    table = open_table(arguments.data)
-    needed = [*(column.name for column in schema.features), schema.target, *([] if unit is None else [unit])]
-    table.check(needed)
-    if not arguments.quiet:
-        tell_ignored([name for name in dict.fromkeys(table.names) if name not in needed])
-    with Display(quiet=arguments.quiet or arguments.json) as display, warnings_in_one_line("fit"):
+    budget = Budget(arguments.epsilon, arguments.delta)
+    model = schema.build(arguments.temperature)
+    columns: dict[str, Any] = {
+        "target": schema.target,
+        "unit": unit,
+        "max_rows_per_unit": most,
+        "missing": schema.missing,
+    }
+    rows: dict[str, Any] = {"x": arguments.data, "engine": arguments.engine, **columns}
+    if arguments.dask is None and not is_row_folder(arguments.data):
+        rows["x"] = table_of(arguments, schema, unit)
+    with ExitStack() as stack:
+        stack.enter_context(warnings_in_one_line("fit"))
+        display = stack.enter_context(Display(quiet=arguments.quiet or arguments.json))
+        if arguments.dask is not None:
+            rows = {"engine": on_cluster(stack, arguments, model, columns)}
         return sample(
-            schema.build(arguments.temperature),
-            table,
-            target=schema.target,
-            unit=unit,
-            max_rows_per_unit=most,
-            missing=schema.missing,
-            budget=Budget(arguments.epsilon, arguments.delta),
+            model,
+            **rows,
+            budget=budget,
             method=arguments.method,
             laziness=arguments.laziness,
             chains=arguments.chains,
@@ -184,6 +201,18 @@ def checkpoint_of(arguments: argparse.Namespace) -> Checkpoint | None:
     return Checkpoint(arguments.checkpoint, arguments.every, notes)
 
 
+def table_of(arguments: argparse.Namespace, schema: Schema, unit: str | None) -> Any:
+    """The table, opened; columns that nobody asked for are named."""
+    from dpfastmh.data.tables import open_table
+
+    table = open_table(arguments.data)
+    needed = [*(column.name for column in schema.features), schema.target, *([] if unit is None else [unit])]
+    table.check(needed)
+    if not arguments.quiet:
+        tell_ignored([name for name in dict.fromkeys(table.names) if name not in needed])
+    return table
+
+
 def tell_ignored(names: list[str], most: int = 8) -> None:
     """Columns that the schema does not name are no mistake, but a misspelt one should be seen."""
     if names:
@@ -202,6 +231,18 @@ def warnings_in_one_line(command: str) -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.showwarning = show
         yield
+
+
+def on_cluster(stack: ExitStack, arguments: argparse.Namespace, model: Any, columns: dict[str, Any]) -> Any:
+    """The rows on a cluster, until the stack is left."""
+    import logging
+
+    from dpfastmh.data.cluster import DaskRows, connect
+
+    for name in ("distributed", "tornado"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # a lost connection is one line of ours
+    client = stack.enter_context(closing(connect(arguments.dask)))
+    return DaskRows(client, arguments.data, model, **columns)
 
 
 def unit_of(arguments: argparse.Namespace, schema: Schema) -> tuple[str | None, int]:

@@ -30,6 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", required=True, type=int, metavar="N", help="how many rows (units) there are")
     add_budget(parser)
     add_choices(parser)
+    parser.add_argument(
+        "--engine", choices=["memory", "mapped", "dask"], default="memory", help="where the rows will be (memory)"
+    )
     parser.add_argument("--over", choices=["epsilon", "rows"], help="a table over a quarter to four times of it")
     parser.add_argument("--json", action="store_true", help="print the forecasts as JSON")
 
@@ -70,6 +73,7 @@ def forecasts(arguments: argparse.Namespace) -> list[Plan]:
                 max_time=arguments.max_time,
                 laziness=arguments.laziness,
                 method=arguments.method,
+                engine=arguments.engine,
             )
         )
     return found
@@ -89,6 +93,10 @@ def as_record(found: Plan) -> dict[str, Any]:
         "errors_in_sd": dict(zip(found.names, map(float, found.errors), strict=True)),
         "start_errors_in_sd": dict(zip(found.names, map(float, found.start_errors), strict=True)),
         "seconds": found.seconds,
+        "engine": found.engine,
+        "passes": found.passes,
+        "rows_read": found.rows_read,
+        "reading_seconds": found.reading,
         "enough": found.enough,
         "advice": found.advice,
     }

@@ -107,6 +107,15 @@ def _is_number(kind: Any) -> bool:
     )
 
 
+def kind_of(type_: Any) -> str:
+    """What the cells of an Arrow type are, for messages: "numbers", "text" or the type's own name."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(type_):
+        type_ = type_.value_type
+    return "text" if _is_text(type_) else "numbers" if _is_number(type_) else str(type_)
+
+
 # -- numbers ---------------------------------------------------------------------------------------------------------
 
 

@@ -15,14 +15,14 @@ import numpy.typing as npt
 from dpfastmh import losses
 from dpfastmh.data import cells, memory
 from dpfastmh.data.fingerprint import Fingerprint
-from dpfastmh.data.tables import Table, TableError, open_table
+from dpfastmh.data.tables import Batch, Table, TableError, open_table
 from dpfastmh.data.units import Units
 from dpfastmh.domain import Domain, OneHot, Product
 from dpfastmh.models import GLM
 from dpfastmh.schema import Column, Value, nearest
 from dpfastmh.steps.likelihood import Rows
 
-__all__ = ["Loaded", "load"]
+__all__ = ["Loaded", "Projection", "load"]
 
 
 class Loaded(NamedTuple):
@@ -53,41 +53,66 @@ def load(
     every cell that is not what the model's domain or target declares. Numbers outside their bounds are clipped.
     ``fingerprint`` is shown every cell as the table has it.
     """
-    features, outcome = declarations(model, target, unit, missing or {})
-    if unit is not None and (
-        isinstance(max_rows_per_unit, bool) or not isinstance(max_rows_per_unit, int) or max_rows_per_unit < 1
-    ):
-        raise TableError(f"max_rows_per_unit is {max_rows_per_unit!r}: it must be a whole number of at least 1")
+    reading = Projection(model, target, unit, max_rows_per_unit, missing, dtype)
     table = open_table(source)
-    people = None if unit is None else Units(unit, max_rows_per_unit, table.text)
-    needed = [*(column.name for column in features), target, *([] if unit is None else [unit])]
+    people = reading.people(table)
     x = _Growing((len(model.domain),), dtype, table.rows)
     y = _Growing((), dtype, table.rows)
-    for scaled, targets in _projected(model, table, needed, features, outcome, people, dtype, fingerprint):
+    for scaled, targets in reading.batches(table, people, fingerprint=fingerprint):
         x.append(scaled)
         y.append(targets)
-    units = y.size if people is None else people.count
-    if units < 2:
-        what = "row" if unit is None else "unit"
-        raise TableError(f"{table.where}: {units} {what}{'' if units == 1 else 's'}: at least two are needed")
-    return Loaded(memory.rows(x.finished(), y.finished()), units, 1 if unit is None else max_rows_per_unit)
+    units = reading.units(table, people, y.size)
+    return Loaded(memory.rows(x.finished(), y.finished()), units, reading.rows_per_unit)
 
 
-def _projected(
-    model: GLM,
-    table: Table,
-    needed: list[str],
-    features: list[Column],
-    outcome: Column,
-    people: Units | None,
-    dtype: npt.DTypeLike,
-    fingerprint: Fingerprint | None,
-) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
-    """Scaled features and targets of the rows that count, batch by batch."""
-    for batch in table.batches(needed):
+class Projection:
+    """How the rows of a table become rows of a model: which cells are read, which rows count. Holds no record."""
+
+    def __init__(
+        self,
+        model: GLM,
+        target: str,
+        unit: str | None = None,
+        max_rows_per_unit: int = 1,
+        missing: Mapping[str, Value] | None = None,
+        dtype: npt.DTypeLike = np.float32,
+    ) -> None:
+        self.features, self.outcome = declarations(model, target, unit, missing or {})
+        if unit is not None and (
+            isinstance(max_rows_per_unit, bool) or not isinstance(max_rows_per_unit, int) or max_rows_per_unit < 1
+        ):
+            raise TableError(f"max_rows_per_unit is {max_rows_per_unit!r}: it must be a whole number of at least 1")
+        self.model, self.unit, self.dtype = model, unit, np.dtype(dtype)
+        self.rows_per_unit = 1 if unit is None else max_rows_per_unit
+        self.needed = [*(column.name for column in self.features), target, *([] if unit is None else [unit])]
+
+    def people(self, table: Table) -> Units | None:
+        """A count of the rows of each unit, as long as one reading of the table."""
+        return None if self.unit is None else Units(self.unit, self.rows_per_unit, table.text)
+
+    def batches(
+        self, table: Table, people: Units | None, skip: int = 0, fingerprint: Fingerprint | None = None
+    ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+        """Scaled features and targets of the rows that count, batch by batch, without the first ``skip`` of them."""
+        for batch in table.batches(self.needed):
+            kept = None if people is None else people.keep(batch)
+            count = batch.rows if kept is None else int(kept.sum())
+            if skip >= count > 0:
+                skip -= count
+                continue
+            scaled, targets = self.rows(batch, table.text, fingerprint)
+            if kept is not None:
+                scaled, targets = scaled[kept], targets[kept]
+            yield scaled[skip:], targets[skip:]
+            skip = max(0, skip - count)
+
+    def rows(
+        self, batch: Batch, text: bool, fingerprint: Fingerprint | None = None
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """All rows of a batch, projected."""
         read = {}
-        for column in (*features, outcome):
-            found = cells.read(column, batch, table.text)
+        for column in (*self.features, self.outcome):
+            found = cells.read(column, batch, text)
             read[column.name] = cells.declared(column, batch, found)
             if fingerprint is None:
                 continue
@@ -95,15 +120,18 @@ def _projected(
                 fingerprint.add_numbers(column.name, found.values, found.missing)
             else:
                 fingerprint.add_categories(column.name, column.categories, found.values, found.missing)
-        targets = model.stored(model.targets(read.pop(outcome.name)), np.dtype(dtype))
+        targets = self.model.stored(self.model.targets(read.pop(self.outcome.name)), self.dtype)
         if not read:  # a domain of constants: any column says how many rows there are
-            read = {outcome.name: targets}
-        scaled = model.domain.project(read, dtype)
-        if people is None:
-            yield scaled, targets
-        else:
-            kept = people.keep(batch)
-            yield scaled[kept], targets[kept]
+            read = {self.outcome.name: targets}
+        return self.model.domain.project(read, self.dtype), targets
+
+    def units(self, table: Table, people: Units | None, rows: int) -> int:
+        """The public number of units, at least two."""
+        units = rows if people is None else people.count
+        if units < 2:
+            what = "row" if self.unit is None else "unit"
+            raise TableError(f"{table.where}: {units} {what}{'' if units == 1 else 's'}: at least two are needed")
+        return units
 
 
 def declarations(

@@ -169,7 +169,8 @@ def _file(path: str) -> Table:
         return {"csv": _csv_file, "parquet": _parquet_file, "arrow": _arrow}[named or found](path)
 
 
-def _folder(folder: Path) -> Table:
+def parquet_files(folder: Path) -> list[Path]:
+    """The Parquet files of a folder, in the order of their names."""
     files = sorted(
         path
         for path in folder.rglob("*.parquet")
@@ -177,7 +178,11 @@ def _folder(folder: Path) -> Table:
     )
     if not files:
         raise TableError(f"{folder}: no Parquet files in this folder: their names must end in .parquet")
-    return _parquet([str(path) for path in files], str(folder))
+    return files
+
+
+def _folder(folder: Path) -> Table:
+    return _parquet([str(path) for path in parquet_files(folder)], str(folder))
 
 
 def _parquet_file(path: str) -> Table:

@@ -57,6 +57,7 @@ from dpfastmh.privacy.releases import (
 )
 
 if TYPE_CHECKING:
+    from dpfastmh.data.engine import RowEngine
     from dpfastmh.data.fingerprint import Fingerprint
     from dpfastmh.methods import Method, Sampler, State
     from dpfastmh.steps.chain import Meter
@@ -114,12 +115,22 @@ class PrivateSteps(Protocol):
 class PrivateRecords:
     """The records of a model. ``units`` (people, say) is public; the number of rows they hold is not."""
 
-    __slots__ = ("__fingerprint", "__reference", "__rows", "__seed", "model", "rows_per_unit", "threads", "units")
+    __slots__ = (
+        "__fingerprint",
+        "__reference",
+        "__rows",
+        "__seed",
+        "__sums",
+        "model",
+        "rows_per_unit",
+        "threads",
+        "units",
+    )
 
     def __init__(
         self,
         model: Model,
-        rows: Rows,
+        rows: Rows | RowEngine,
         *,
         units: int,
         rows_per_unit: int = 1,
@@ -132,6 +143,7 @@ class PrivateRecords:
         self.__seed = seed
         self.__fingerprint = fingerprint
         self.__reference: Reference | None = None
+        self.__sums: tuple[FloatArray, npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
 
     def __repr__(self) -> str:
         return f"<PrivateRecords: {self.units} units of {self.model!r}>"
@@ -143,6 +155,13 @@ class PrivateRecords:
     def private(self) -> bool:
         """False where a seed makes the randomness known."""
         return self.__seed is None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the rows are in this process's memory."""
+        from dpfastmh.steps.likelihood import Rows
+
+        return isinstance(self.__rows, Rows)
 
     def fingerprint(self) -> dict[str, str]:
         """NOT A RELEASE: keyed hashes of the table's columns, for the custodian's ledger, which is as secret as the
@@ -163,7 +182,10 @@ class PrivateRecords:
             raise ValueError("the table is not the one that this run began with: its rows or their order have changed")
 
     def __hash_of_rows(self, key: bytes) -> bytes:
-        """A keyed hash of the projected rows, in blocks that threads hash side by side."""
+        """A keyed hash of the projected rows in memory, in blocks that threads hash side by side."""
+        from dpfastmh.steps.likelihood import Rows
+
+        assert isinstance(self.__rows, Rows)
         header = repr((self.units, self.rows_per_unit, [(part.shape, part.dtype.str) for part in self.__rows[:5]]))
         whole = hashlib.blake2b(header.encode(), key=key, digest_size=32)
         with ThreadPoolExecutor(self.threads or os.cpu_count() or 1) as pool:
@@ -176,7 +198,7 @@ class PrivateRecords:
 
     def noisy_gradient(self, point: FloatArray, rho: float, account: Share) -> tuple[FloatArray, float]:
         """Σ ∇U_i(θ)/τ + noise at a zCDP cost of ``rho``, and the noise's standard deviation."""
-        from dpfastmh.steps.reference import grids, integer_sums
+        from dpfastmh.steps.reference import grids
 
         release = GaussianSum(
             "gradient",
@@ -187,13 +209,11 @@ class PrivateRecords:
             np.ones(point.size),
             self.rows_per_unit,
         )
-        return self._release(
-            release, account, lambda: integer_sums(self.model, self.__rows, point, order=1, **self._sizes)[0]
-        )
+        return self._release(release, account, lambda: self._sums(point, 1)[0])
 
     def noisy_hessian(self, point: FloatArray, rho: float, account: Share) -> tuple[FloatArray, float]:
         """Σ ∇²U_i(θ)/τ + symmetric noise at a zCDP cost of ``rho``, and the standard deviation on the diagonal."""
-        from dpfastmh.steps.reference import grids, integer_sums
+        from dpfastmh.steps.reference import grids
 
         model = self._glm
         d, m = len(model.domain.features), model.predictors
@@ -211,8 +231,7 @@ class PrivateRecords:
         )
 
         def sums() -> npt.NDArray[np.int64]:
-            matrix = integer_sums(self.model, self.__rows, point, order=2, **self._sizes)[1]
-            return triangle_from_matrix(matrix, d, m)
+            return triangle_from_matrix(self._sums(point, 2)[1], d, m)
 
         numbers, sd = self._release(release, account, sums)
         return triangle_to_matrix(numbers, d, m), sd
@@ -245,6 +264,18 @@ class PrivateRecords:
         found = self.chain(method, position, account, reference=reference, number=number)
         found.restore(secret)
         return found
+
+    def _sums(self, point: FloatArray, order: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """G and H at a point. One pass gives both, so they are kept until another H is asked for; each release of them
+        is charged all the same."""
+        from dpfastmh.steps.reference import integer_sums
+
+        if self.__sums is not None and np.array_equal(self.__sums[0], point):
+            return self.__sums[1:]
+        gradient, hessian, _, _ = integer_sums(self.model, self.__rows, point, order=order, **self._sizes)
+        if order == 2:
+            self.__sums = (point.copy(), gradient, hessian)
+        return gradient, hessian
 
     def _sums_at(self, point: FloatArray | None, method: Method) -> Reference | None:
         """The sums around an expansion point, taken once for all chains that move along the axes."""
@@ -343,6 +374,7 @@ class PrivateChain:
         )
         if info.steps:
             account.charge_sum("accept bits", spent, info.steps)
+        self.__sampler.check_rows()  # after the charge: where rows were lost, nothing comes out, and the steps are paid
         self.__state = following
         return Released(
             draws,

@@ -30,9 +30,11 @@ from numba import njit
 
 from dpfastmh.priors import log_prior_change, log_prior_change_at
 from dpfastmh.privacy.accept_bit import CostTable, look_up
+from dpfastmh.steps.dispatch import generic, generic_inlined
 from dpfastmh.steps.elementary import compiled, exp, inlined, log, nearest
 from dpfastmh.steps.likelihood import (
     TILE,
+    Rows,
     bounds,
     changes,
     charged_for,
@@ -248,9 +250,13 @@ def _next_row(rows, stream, work, slot):
     prefetch_entry(rows.y, i)
 
 
-@inlined
-def _take_rows(rows, stream, work, start, stop):
+@generic_inlined
+def take_rows(rows, stream, work, start, stop):
     """Hand out the next rows of the private row stream; it never depends on the state."""
+
+
+@take_rows.of(Rows)
+def _take_rows(rows, stream, work, start, stop):
     slot = work.place[0]
     if work.ahead[0] < 0:
         for fresh in range(TILE):
@@ -297,7 +303,7 @@ def minibatch_ratio(model, rows, work, streams, place, coordinate, bound, rate, 
         n = min(TILE, count - done)
         for start in range(0, n, GROUP):
             stop = min(n, start + GROUP)
-            _take_rows(rows, streams.rows, work, start, stop)
+            take_rows(rows, streams.rows, work, start, stop)
             if order > 0:
                 gather_reference(model, rows, work, start, stop, place, coordinate, reference)
             else:
@@ -342,7 +348,7 @@ def energy_sum(model, rows, work, theta, first, last):
 
 @compiled
 def difference_sum(model, rows, work, place, bound):
-    """Σ dU_i in whole cells, for models that have no energies: each dU_i held to ±b."""
+    """Σ dU_i in whole cells over all of ``rows``, for models that have no energies: each dU_i held to ±b."""
     total = 0
     for start in range(0, rows.x.shape[0], TILE):
         n = min(TILE, rows.x.shape[0] - start)
@@ -358,9 +364,13 @@ def difference_sum(model, rows, work, place, bound):
     return total
 
 
-@compiled
-def full_ratio(model, rows, work, place, memory, bound):
+@generic
+def full_ratio(rows, model, work, place, memory, bound):
     """ℓ = Σ U_i(θ) − Σ U_i(θ′), the first sum kept from the last step where it can be; and the next energy."""
+
+
+@full_ratio.of(Rows)
+def _full_ratio(rows, model, work, place, memory, bound):
     following, known = energy_sum(model, rows, work, place.proposal, 0, rows.x.shape[0])
     if not known:
         return -ENERGY_CELL * difference_sum(model, rows, work, place, bound), 0
@@ -368,6 +378,16 @@ def full_ratio(model, rows, work, place, memory, bound):
         memory.integers[ENERGY], _ = energy_sum(model, rows, work, place.theta, 0, rows.x.shape[0])
         memory.integers[KNOWN] = 1
     return ENERGY_CELL * float(memory.integers[ENERGY] - following), following
+
+
+@generic_inlined
+def lost(rows):
+    """Could rows that live elsewhere not be had? Then the step counts for nothing, and the loop ends before it."""
+
+
+@lost.of(Rows)
+def _never_lost(rows):
+    return False
 
 
 @inlined
@@ -463,7 +483,7 @@ def compile_advance(cache: bool, stamp: int):
 
     @njit(cache=cache, nogil=True, error_model="numpy")
     def advance(model, rows, rule, meter, proposal, prior, reference, place, memory, work, streams, steps, thin, draws):
-        """Run ``steps`` steps, or fewer if the next would pass the meter's limit; returns how many.
+        """Run ``steps`` steps, or fewer if the next would pass the meter's limit or rows are lost; returns how many.
 
         draws[k] is the state after (k+1)·thin of them. A step is charged before its lazy coin is thrown.
         """
@@ -494,7 +514,7 @@ def compile_advance(cache: bool, stamp: int):
             if batch >= 0 and (rule.laziness >= 1.0 or uniform(streams.acceptance) < rule.laziness):
                 memory.integers[EVALUATED] += 1
                 if batch == FULL:
-                    ratio, following = full_ratio(model, rows, work, place, memory, limit.first)
+                    ratio, following = full_ratio(rows, model, work, place, memory, limit.first)
                     memory.integers[FULLS] += 1
                 else:
                     order = batch - MINIBATCH
@@ -514,6 +534,9 @@ def compile_advance(cache: bool, stamp: int):
                     memory.integers[TOUCHED] += count
                     if order > 0:
                         ratio += expansion_ratio(reference, memory, place, coordinate, direction, order)
+                if lost(rows):
+                    stay(place, coordinate)
+                    return step
                 if coordinate >= 0:
                     ratio += log_prior_change_at(prior, coordinate, place.theta[coordinate], place.proposal[coordinate])
                 else:

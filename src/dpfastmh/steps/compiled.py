@@ -13,7 +13,8 @@ from numba import njit
 
 from dpfastmh.steps.chain import compile_advance, refresh
 from dpfastmh.steps.dispatch import source_stamp
-from dpfastmh.steps.reference import sum_row_contributions, sum_row_energies
+from dpfastmh.steps.feed import draw_rows, read_rows
+from dpfastmh.steps.reference import sum_row_contributions, sum_row_differences, sum_row_energies
 
 
 class Loops(NamedTuple):
@@ -21,6 +22,9 @@ class Loops(NamedTuple):
     settle: Callable[..., Any]
     sum_contributions: Callable[..., Any]
     sum_energies: Callable[..., Any]
+    sum_differences: Callable[..., Any]
+    draw: Callable[..., Any]
+    read: Callable[..., Any]
 
 
 def _editions(cache: bool) -> Loops:
@@ -42,7 +46,22 @@ def _editions(cache: bool) -> Loops:
         stamp  # noqa: B018
         return sum_row_energies(model, rows, work, theta, first, last)
 
-    return Loops(compile_advance(cache, stamp), settle, sum_contributions, sum_energies)
+    @compile_loop
+    def sum_differences(model, rows, work, theta, proposal, bound):
+        stamp  # noqa: B018
+        return sum_row_differences(model, rows, work, theta, proposal, bound)
+
+    @compile_loop
+    def draw(stream, count, index, keep):
+        stamp  # noqa: B018
+        draw_rows(stream, count, index, keep)
+
+    @compile_loop
+    def read(file, width, order, index, first, last, address):
+        stamp  # noqa: B018
+        return read_rows(file, width, order, index, first, last, address)
+
+    return Loops(compile_advance(cache, stamp), settle, sum_contributions, sum_energies, sum_differences, draw, read)
 
 
 SHIPPED = _editions(cache=True)

@@ -296,6 +296,31 @@ def _softmax_derivatives(loss, eta, y, t, slopes, curvatures):
         slopes[label] -= 1.0
 
 
+@generic
+def tile_derivatives(loss, eta, y, n, slopes, curvatures):
+    """``derivatives`` of a tile: slopes (m, TILE) and curvatures (m, m, TILE)."""
+
+
+@tile_derivatives.of(*SCALAR_LOSSES)
+def _scalar_tile_derivatives(loss, eta, y, n, slopes, curvatures):
+    for t in range(padded(n)):
+        slopes[0, t] = slope(loss, eta[0, t], y[t])
+    for t in range(padded(n)):
+        curvatures[0, 0, t] = curvature(loss, eta[0, t], y[t])
+
+
+@tile_derivatives.of(Softmax)
+def _softmax_tile_derivatives(loss, eta, y, n, slopes, curvatures):
+    m = loss.classes - 1
+    slope_row, curvature_row = np.empty(m), np.empty((m, m))
+    for t in range(n):
+        derivatives(loss, eta, y, t, slope_row, curvature_row)
+        for k in range(m):
+            slopes[k, t] = slope_row[k]
+            for other in range(m):
+                curvatures[k, other, t] = curvature_row[k, other]
+
+
 @gather.of(GLMTable)
 def _glm_gather(model, rows, work, start, stop, place, coordinate):
     theta, delta = place.theta, place.delta

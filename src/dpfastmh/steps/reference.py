@@ -9,54 +9,107 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpfastmh.steps.chain import energy_sum
-from dpfastmh.steps.elementary import compiled, nearest
-from dpfastmh.steps.likelihood import GLMTable, Reference, Rows, derivatives, make_work, predictors
+from dpfastmh.steps.chain import difference_sum, energy_sum
+from dpfastmh.steps.elementary import bits_of, compiled, inlined
+from dpfastmh.steps.likelihood import (
+    TILE,
+    GLMTable,
+    Place,
+    Reference,
+    Rows,
+    make_work,
+    padded,
+    predictors,
+    tile_derivatives,
+)
 from dpfastmh.steps.memory import dot
 
 if TYPE_CHECKING:
+    from dpfastmh.data.engine import RowEngine
     from dpfastmh.models import Model
 
 BLOCK = 1 << 16
+ROUNDER = 1.5 * 2.0**52
+ROUNDER_BITS = int(np.float64(ROUNDER).view(np.int64))
+
+
+@inlined
+def whole(number):
+    """The nearest whole number, ties to even, of what lies within ±2⁵⁰; vectorises on every processor.
+
+    Beside 1.5·2⁵² the spacing of doubles is 1, so that their last bits count.
+    """
+    return bits_of(number + ROUNDER) - ROUNDER_BITS
 
 
 @compiled
 def sum_row_contributions(model, rows, point, first, last, order, gradient_grid, hessian_grid, gradient, hessian):
-    """Add rows first, ..., last−1 to the integer sums; H on and below the diagonal."""
+    """Add rows first, ..., last−1 to the integer sums; H on and below the diagonal. A tile at a time, by columns."""
     d = rows.x.shape[1]
     m = predictors(model.loss)
-    eta, slopes, curvatures = np.empty((m, 1)), np.empty(m), np.empty((m, m))
-    target = np.empty(1)
-    row = np.empty(d)
-    for i in range(first, last):
-        for k in range(m):
-            eta[k, 0] = dot(rows.x, i, point[k * d : (k + 1) * d])
-        target[0] = rows.y[i]
-        derivatives(model.loss, eta, target, 0, slopes, curvatures)
-        for j in range(d):
-            row[j] = rows.x[i, j]
-        for k in range(m):
-            s = slopes[k] / gradient_grid
+    eta, slopes, curvatures = np.zeros((m, TILE)), np.zeros((m, TILE)), np.zeros((m, m, TILE))
+    target, cells, columns = np.zeros(TILE), np.zeros(TILE), np.zeros((d, TILE))
+    for start in range(first, last, TILE):
+        n = min(TILE, last - start)
+        for t in range(n):
+            target[t] = rows.y[start + t]
+            for k in range(m):
+                eta[k, t] = dot(rows.x, start + t, point[k * d : (k + 1) * d])
             for j in range(d):
-                gradient[k * d + j] += int(nearest(s * row[j]))
+                columns[j, t] = rows.x[start + t, j]
+        for t in range(n, padded(n)):  # rows of zeros: they count for nothing
+            for j in range(d):
+                columns[j, t] = 0.0
+        tile_derivatives(model.loss, eta, target, n, slopes, curvatures)
+        for k in range(m):
+            for t in range(TILE):
+                cells[t] = slopes[k, t] / gradient_grid
+            for j in range(d):
+                gradient[k * d + j] += _sum_first(cells, columns, j, n)
         if order == 2:
             for ka in range(m):
                 for kb in range(ka + 1):
-                    c = curvatures[ka, kb] / hessian_grid
+                    for t in range(TILE):
+                        cells[t] = curvatures[ka, kb, t] / hessian_grid
                     for j in range(d):
-                        stop = j + 1 if ka == kb else d
-                        for other in range(stop):
-                            hessian[ka * d + j, kb * d + other] += int(nearest(c * (row[j] * row[other])))
+                        for other in range(j + 1 if ka == kb else d):
+                            hessian[ka * d + j, kb * d + other] += _sum_second(cells, columns, j, other, n)
+
+
+@inlined
+def _sum_first(cells, columns, j, n):
+    total = 0
+    for t in range(padded(n)):
+        total += whole(cells[t] * columns[j, t])
+    return total
+
+
+@inlined
+def _sum_second(cells, columns, j, other, n):
+    total = 0
+    for t in range(padded(n)):
+        total += whole(cells[t] * (columns[j, t] * columns[other, t]))
+    return total
 
 
 @compiled
 def sum_row_energies(model, rows, work, theta, first, last):
     return energy_sum(model, rows, work, theta, first, last)[0]
+
+
+@compiled
+def sum_row_differences(model, rows, work, theta, proposal, bound):
+    p = theta.size
+    nothing = np.zeros(p)
+    place = Place(theta, proposal, proposal - theta, nothing, nothing, np.zeros(4))
+    return difference_sum(model, rows, work, place, bound)
 
 
 def grid(largest: float, rows: int) -> float:
@@ -71,9 +124,90 @@ def grids(table: GLMTable, rows: int) -> tuple[float, float]:
     return grid(table.l1 * half, rows), grid(table.l2 * half * half, rows)
 
 
+# -- one stretch of rows: what is sent to where rows live --------------------------------------------------------------
+@dataclass(frozen=True, eq=False)
+class DerivativeSums:
+    """PRIVATE. G, and H below its diagonal, of some rows at ``point``, in one array of whole numbers."""
+
+    model: Model
+    point: np.ndarray
+    order: int
+    grids: tuple[float, float]
+
+    def __call__(self, rows: Rows) -> np.ndarray:
+        from dpfastmh.steps.compiled import SHIPPED
+
+        p = self.point.size
+        found = np.zeros(p + p * p if self.order == 2 else p, np.int64)
+        g, h = found[:p], found[p:].reshape((p, p) if self.order == 2 else (0, 0))
+        table, last = self.model.table(), rows.x.shape[0]
+        SHIPPED.sum_contributions(table, rows, self.point, 0, last, self.order, *self.grids, g, h)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class EnergySum:
+    """PRIVATE. Σ U_i(θ)/τ of some rows in whole cells, and 1 (0 where the model has no energies)."""
+
+    model: Model
+    theta: np.ndarray
+
+    def __call__(self, rows: Rows) -> np.ndarray:
+        if not self.model.has_energies:
+            return np.zeros(2, np.int64)
+        loops, work = _loops(self.model), _work(self.model, rows)
+        found = loops.sum_energies(self.model.table(), rows, work, self.theta, 0, rows.x.shape[0])
+        return np.array([found, 1], np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class DifferenceSum:
+    """PRIVATE. Σ dU_i of some rows in whole cells, each held to ±b."""
+
+    model: Model
+    theta: np.ndarray
+    proposal: np.ndarray
+    bound: float
+
+    def __call__(self, rows: Rows) -> np.ndarray:
+        work = _work(self.model, rows)
+        table = self.model.table()
+        found = _loops(self.model).sum_differences(table, rows, work, self.theta, self.proposal, self.bound)
+        return np.array([found], np.int64)
+
+
+def _loops(model: Model) -> Any:
+    from dpfastmh.steps.compiled import OWN, SHIPPED
+
+    return SHIPPED if model.shipped else OWN
+
+
+def _work(model: Model, rows: Rows) -> Any:
+    return make_work(getattr(model, "predictors", 1), rows.x.shape[1])
+
+
+# -- all rows, wherever they live --------------------------------------------------------------------------------------
+def total(rows: Rows | RowEngine, part: Callable[[Rows], np.ndarray], threads: int | None = None) -> np.ndarray:
+    """PRIVATE. The sum of ``part`` over stretches of all rows; whole numbers, so the same in any order."""
+    if not isinstance(rows, Rows):
+        return rows.total(part, threads)
+
+    def stretch(first: int, last: int) -> np.ndarray:
+        share = rows.share[first:last] if rows.share.size else rows.share
+        y = rows.y[first:last] if rows.y.size else rows.y
+        return part(rows._replace(x=rows.x[first:last], y=y, share=share))
+
+    return np.sum(in_parts(stretch, rows.x.shape[0], threads), axis=0, dtype=np.int64)
+
+
+def row_count(rows: Rows | RowEngine) -> int:
+    """PRIVATE where units hold several rows."""
+    return rows.x.shape[0] if isinstance(rows, Rows) else rows.count
+
+
 def integer_sums(
     model: Model,
-    rows: Rows,
+    rows: Rows | RowEngine,
     point: np.ndarray,
     *,
     order: int = 2,
@@ -81,39 +215,19 @@ def integer_sums(
     public_rows: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray, float, float]:
     """PRIVATE. (G, H, their cells): integer sums at ``point``, H symmetric; the same whatever ``threads``."""
-    from dpfastmh.steps.compiled import SHIPPED
-
-    table, p, n = model.table(), point.size, rows.x.shape[0]
-    gradient_grid, hessian_grid = grids(table, public_rows or n)
-    point = np.ascontiguousarray(point, dtype=np.float64)
-
-    def part(first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-        g = np.zeros(p, np.int64)
-        h = np.zeros((p, p) if order == 2 else (0, 0), np.int64)
-        SHIPPED.sum_contributions(table, rows, point, first, last, order, gradient_grid, hessian_grid, g, h)
-        return g, h
-
-    parts = in_parts(part, n, threads)
-    gradient = sum(g for g, _ in parts)
-    hessian = sum(h for _, h in parts)
+    cells = grids(model.table(), public_rows or row_count(rows))
+    point, p = np.array(point, dtype=np.float64), point.size
+    found = total(rows, DerivativeSums(model, point, order, cells), threads)
+    gradient, hessian = found[:p], np.zeros((0, 0), np.int64)
     if order == 2:
-        hessian = np.tril(hessian) + np.tril(hessian, -1).T
-    return gradient, hessian, gradient_grid, hessian_grid
+        below = found[p:].reshape(p, p)
+        hessian = np.tril(below) + np.tril(below, -1).T
+    return gradient, hessian, *cells
 
 
-def total_energy(model: Model, rows: Rows, theta: np.ndarray, *, threads: int | None = None) -> int:
+def total_energy(model: Model, rows: Rows | RowEngine, theta: np.ndarray, *, threads: int | None = None) -> int:
     """PRIVATE. Σ U_i(θ)/τ in cells of 2⁻³², modulo 2⁶⁴; the same whatever ``threads``."""
-    from dpfastmh.steps.compiled import OWN, SHIPPED
-
-    loops, table = SHIPPED if model.shipped else OWN, model.table()
-    theta = np.ascontiguousarray(theta, dtype=np.float64)
-    width = getattr(model, "predictors", 1)
-
-    def part(first: int, last: int) -> int:
-        return int(loops.sum_energies(table, rows, make_work(width, rows.x.shape[1]), theta, first, last))
-
-    total = sum(in_parts(part, rows.x.shape[0], threads)) % 2**64
-    return total - 2**64 if total >= 2**63 else total
+    return int(total(rows, EnergySum(model, np.array(theta, dtype=np.float64)), threads)[0])
 
 
 def in_parts(work: Any, n: int, threads: int | None) -> list[Any]:
@@ -133,7 +247,7 @@ def no_reference(p: int) -> Reference:
 
 def make_reference(
     model: Model,
-    rows: Rows,
+    rows: Rows | RowEngine,
     point: np.ndarray,
     directions: np.ndarray,
     *,
@@ -160,7 +274,7 @@ def make_reference(
 
 
 def mode(
-    model: Model, rows: Rows, start: np.ndarray | None = None, *, steps: int = 50
+    model: Model, rows: Rows | RowEngine, start: np.ndarray | None = None, *, steps: int = 50
 ) -> tuple[np.ndarray, np.ndarray]:
     """PRIVATE. The posterior mode and the Hessian of −log π there, by halved Newton steps. For non-private work."""
     from dpfastmh.priors import energy_derivatives

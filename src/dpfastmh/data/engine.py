@@ -1,0 +1,200 @@
+"""PRIVATE. Rows that do not live in this process's memory: two verbs, and a feed that reads ahead for each chain.
+
+An engine sums something over all its rows, and reads rows by their numbers, many at a time. Which rows a chain uses is
+decided by its private row stream alone, never by what the chain does; so its ``Feed`` draws their numbers in bulk, in
+exactly the order in which the loop draws them over rows in memory, and has them read while the chain uses up what was
+read before. The draws are therefore those of the same rows in memory, whatever the engine.
+
+How much is read ahead depends on how many rows the chain has used, which is private, and shows in nothing but timing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from dpfastmh.models import Model
+    from dpfastmh.steps.chain import Streams
+    from dpfastmh.steps.likelihood import Rows
+
+__all__ = ["Feed", "RowEngine", "RowsLost"]
+
+Integers = npt.NDArray[np.int64]
+
+SEGMENTS = 3  # of the ring: the one in use, the next, and the last one, which the present tile may still look at
+
+
+class RowsLost(OSError):
+    """Rows that could be had when a run began and cannot be had any more. One line: what, where, what to do."""
+
+
+class RowEngine(ABC):
+    """Rows that live elsewhere. ``count`` is private where units hold several rows; ``units`` is public."""
+
+    name: str  # as ``plan`` and ``fit`` call it
+    count: int
+    features: int
+    targets: bool  # whether rows have a target
+    dtype: np.dtype[Any]
+    units: int
+    rows_per_unit: int
+    first: int = 1 << 10  # rows of a chain's first bulk,
+    most: int = 1 << 14  # which doubles until there are so many
+
+    @abstractmethod
+    def total(self, part: Callable[[Rows], Integers], threads: int | None = None) -> Integers:
+        """The sum of ``part`` over stretches of all rows, modulo 2⁶⁴."""
+
+    @abstractmethod
+    def read(self, index: Integers, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
+        """Rows of these numbers into x and y, in this order."""
+
+    @abstractmethod
+    def check(self, model: Model) -> None:
+        """Refuse a model that the rows were not projected for."""
+
+
+class Feed:
+    """The rows of one chain, read ahead: ``rows`` is what its loop is given."""
+
+    def __init__(self, engine: RowEngine, model: Model, streams: Streams, threads: int | None = None) -> None:
+        from dpfastmh.steps.feed import FarRows
+
+        engine.check(model)
+        self._engine, self._model, self._stream, self._threads = engine, model, streams.rows, threads
+        self.error: BaseException | None = None
+        self._segment, self._bulk = -1, engine.first
+        self._index = np.zeros((SEGMENTS, engine.most), np.int64)
+        self._filled = [0] * SEGMENTS
+        self._pending: Future[None] | None = None
+        self._waiting: tuple[Integers, npt.NDArray[np.float64]] = (np.zeros(0, np.int64), np.zeros(0))
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="rows ahead")
+        # the loop calls these by address: they must live as long as it does
+        kind = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+        self._calls = kind(self._guarded(self._refill)), kind(self._guarded(self._total))
+        places, nothing = SEGMENTS * engine.most, np.zeros(0)
+        self.rows = FarRows(
+            x=np.zeros((places, engine.features), engine.dtype),
+            y=np.zeros(places if engine.targets else 0, engine.dtype),
+            share=nothing,
+            alias=np.zeros(0, np.int64),
+            threshold=nothing,
+            weight=float(engine.count),
+            keep=np.zeros(places),
+            clock=np.zeros(3, np.int64),
+            asked=np.zeros(2 * len(model.parameters) + 1),
+            answer=np.zeros(2, np.int64),
+            refill=_address(self._calls[0]),
+            total=_address(self._calls[1]),
+        )
+
+    # -- what the loop calls -----------------------------------------------------------------------------------------
+    def _guarded(self, work: Callable[[int], None]) -> Callable[[int], None]:
+        """No exception can pass through compiled code: it is kept, and the loop told to end before this step."""
+
+        def call(argument: int) -> None:
+            from dpfastmh.steps.feed import BROKEN, END, NEXT
+
+            try:
+                if self.error is None:
+                    work(argument)
+            except BaseException as error:
+                self.error = error
+            if self.error is not None:  # the loop may take what it likes from the ring until it sees this
+                clock = self.rows.clock
+                clock[NEXT], clock[END], clock[BROKEN] = 0, len(self.rows.keep), 1
+
+        return call
+
+    def _refill(self, _: int) -> None:
+        from dpfastmh.steps.feed import END, NEXT
+
+        if self._pending is None:
+            self._fill_next()
+        assert self._pending is not None
+        self._pending.result()
+        self._segment = (self._segment + 1) % SEGMENTS
+        start = self._segment * self._engine.most
+        self.rows.clock[NEXT], self.rows.clock[END] = start, start + self._filled[self._segment]
+        self._fill_next()
+
+    def _fill_next(self) -> None:
+        segment = (self._segment + 1) % SEGMENTS
+        self._pending = self._pool.submit(self._fill, segment, self._bulk)
+        self._bulk = min(2 * self._bulk, self._engine.most)
+
+    def _fill(self, segment: int, bulk: int) -> None:
+        """Draw the next row numbers and read their rows into a segment of the ring."""
+        from dpfastmh.steps.compiled import SHIPPED
+
+        start = segment * self._engine.most
+        waiting = min(bulk, self._waiting[0].size)
+        index, keep = self._index[segment, :bulk], self.rows.keep[start : start + bulk]
+        index[:waiting], keep[:waiting] = self._waiting[0][:waiting], self._waiting[1][:waiting]
+        self._waiting = self._waiting[0][waiting:], self._waiting[1][waiting:]
+        SHIPPED.draw(self._stream, self._engine.count, index[waiting:], keep[waiting:])
+        y = self.rows.y[start : start + bulk] if self._engine.targets else self.rows.y
+        self._engine.read(index, self.rows.x[start : start + bulk], y)
+        self._filled[segment] = bulk
+
+    def _total(self, what: int) -> None:
+        from dpfastmh.steps.feed import DIFFERENCES
+        from dpfastmh.steps.reference import DifferenceSum, EnergySum
+
+        p, asked, model = len(self._model.parameters), self.rows.asked.copy(), self._model
+        part: Any = EnergySum(model, asked[:p])
+        if what == DIFFERENCES:
+            part = DifferenceSum(model, asked[:p], asked[p : 2 * p], float(asked[2 * p]))
+        elif not model.has_energies:  # nothing to sum: no need to ask all rows
+            self.rows.answer[:] = 0
+            return
+        found = self._engine.total(part, self._threads)
+        self.rows.answer[0], self.rows.answer[1] = found[0], model.has_energies
+
+    # -- what the sampler asks -----------------------------------------------------------------------------------------
+    def check(self) -> None:
+        """Raise what kept the loop from its rows."""
+        if self.error is not None:
+            if isinstance(self.error, RowsLost | KeyboardInterrupt):
+                raise self.error
+            raise RowsLost(f"rows could not be read: {' '.join(str(self.error).split())}") from self.error
+
+    def unread(self) -> tuple[Integers, npt.NDArray[np.float64]]:
+        """Row numbers and uniforms drawn from the stream and not used yet: with the stream, all that decides what rows
+        come next. Not while the chain runs."""
+        from dpfastmh.steps.feed import END, NEXT
+
+        parts = []
+        if self._segment >= 0:
+            start = self._segment * self._engine.most
+            first, last = (int(self.rows.clock[k]) for k in (NEXT, END))
+            parts.append((self._index[self._segment, first - start : last - start], self.rows.keep[first:last]))
+        if self._pending is not None:
+            self._pending.result()
+            segment = (self._segment + 1) % SEGMENTS
+            start, bulk = segment * self._engine.most, self._filled[segment]
+            parts.append((self._index[segment, :bulk], self.rows.keep[start : start + bulk]))
+        parts.append(self._waiting)
+        return np.concatenate([index for index, _ in parts]), np.concatenate([keep for _, keep in parts])
+
+    def resume(self, index: Integers, keep: npt.NDArray[np.float64]) -> None:
+        """Use these row numbers before any new ones: what ``unread`` gave. Before the chain runs, or between runs."""
+        from dpfastmh.steps.feed import END, NEXT
+
+        if self._pending is not None:
+            self._pending.result()
+        self._pending, self._segment, self._waiting = None, -1, (index.copy(), keep.copy())
+        self.rows.clock[NEXT] = self.rows.clock[END] = 0
+
+
+def _address(function: Any) -> int:
+    found = ctypes.cast(function, ctypes.c_void_p).value
+    assert found is not None
+    return found
