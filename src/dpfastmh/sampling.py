@@ -254,8 +254,8 @@ def sample(
             raise BudgetTooSmall(f"{refused} Nothing was spent.")
     if file is not None and not records.in_memory:
         raise ValueError(
-            "a run over rows in files or on a cluster cannot be kept in a checkpoint: leave the checkpoint out, or hold "
-            'ingested rows in memory with engine="memory"'
+            "a run over rows in files or on a cluster cannot be kept in a checkpoint: leave the checkpoint out, or "
+            'hold ingested rows in memory with engine="memory"'
         )
     keeper = None if file is None else Keeper.create(file)
     hold = None
