@@ -509,6 +509,9 @@ def test_arguments_that_do_not_go_together(folder: Path) -> None:
         mh.sample(MODEL, TABLE, target="y", engine="mapped", budget=BUDGET)
     with pytest.raises(ValueError, match="no records"):
         mh.sample(MODEL, budget=BUDGET)
+    with pytest.raises(ValueError, match="cannot be kept in a checkpoint"):
+        mh.sample(MODEL, engine=Watched(ROWS), budget=BUDGET, checkpoint=folder.parent / "run.checkpoint")
+    assert not (folder.parent / "run.checkpoint").exists()
     with pytest.raises(ValueError, match="engine is"):
         mh.plan(MODEL, units=N, budget=BUDGET, engine="tape")
 

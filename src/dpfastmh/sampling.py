@@ -254,8 +254,11 @@ def sample(
         refused = _hopeless(model, records, budget, chains, max_time, method, settings)
         if refused:
             raise BudgetTooSmall(f"{refused} Nothing was spent.")
-    if file is not None and records.far:
-        raise ValueError('a checkpoint needs the rows in memory: give engine="memory", or leave checkpoint out')
+    if file is not None and not records.in_memory:
+        raise ValueError(
+            "a run over rows in files or on a cluster cannot be kept in a checkpoint: leave the checkpoint out, or "
+            'hold ingested rows in memory with engine="memory"'
+        )
     keeper = None if file is None else Keeper.create(file)
     hold = None
     if ledger is not None:

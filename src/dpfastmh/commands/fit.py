@@ -169,8 +169,8 @@ def fitted(arguments: argparse.Namespace, schema: Schema, ledger: Ledger | None)
     if arguments.dask is None and not is_row_folder(arguments.data):
         rows["x"] = table_of(arguments, schema, unit)
     with ExitStack() as stack:
-        display = stack.enter_context(Display(quiet=arguments.quiet or arguments.json))
         stack.enter_context(warnings_in_one_line("fit"))
+        display = stack.enter_context(Display(quiet=arguments.quiet or arguments.json))
         if arguments.dask is not None:
             rows = {"engine": on_cluster(stack, arguments, model, columns)}
         return sample(

@@ -157,11 +157,11 @@ class PrivateRecords:
         return self.__seed is None
 
     @property
-    def far(self) -> bool:
-        """Whether the rows live elsewhere than in this process's memory."""
-        from dpfastmh.data.engine import RowEngine
+    def in_memory(self) -> bool:
+        """Whether the rows are in this process's memory."""
+        from dpfastmh.steps.likelihood import Rows
 
-        return isinstance(self.__rows, RowEngine)
+        return isinstance(self.__rows, Rows)
 
     def fingerprint(self) -> dict[str, str]:
         """NOT A RELEASE: keyed hashes of the table's columns, for the custodian's ledger, which is as secret as the
@@ -182,14 +182,14 @@ class PrivateRecords:
             raise ValueError("the table is not the one that this run began with: its rows or their order have changed")
 
     def __hash_of_rows(self, key: bytes) -> bytes:
-        """A keyed hash of the projected rows, in blocks that threads hash side by side."""
-        if self.far:
-            raise ValueError("rows that live elsewhere are not hashed: have them in memory")
-        arrays: Any = self.__rows[:5]  # type: ignore[index]
-        header = repr((self.units, self.rows_per_unit, [(part.shape, part.dtype.str) for part in arrays]))
+        """A keyed hash of the projected rows in memory, in blocks that threads hash side by side."""
+        from dpfastmh.steps.likelihood import Rows
+
+        assert isinstance(self.__rows, Rows)
+        header = repr((self.units, self.rows_per_unit, [(part.shape, part.dtype.str) for part in self.__rows[:5]]))
         whole = hashlib.blake2b(header.encode(), key=key, digest_size=32)
         with ThreadPoolExecutor(self.threads or os.cpu_count() or 1) as pool:
-            for part in arrays:
+            for part in self.__rows[:5]:
                 data = np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
                 blocks = [data[start : start + HASHED] for start in range(0, len(data), HASHED)]
                 for digest in pool.map(lambda block: hashlib.blake2b(block, key=key, digest_size=32).digest(), blocks):
