@@ -88,7 +88,7 @@ def test_killed_at_random_moments(tmp_path: Path, undisturbed: dict[str, Any]) -
     dice = random.Random(5)
     (tmp_path / "whole").mkdir()
     length = Trial(tmp_path / "whole").go()
-    useful = [survives(tmp_path / str(number), undisturbed, dice, length) for number in range(8)]
+    useful = [survives(tmp_path / str(number), undisturbed, dice, length) for number in range(10)]
     assert any(useful)
 
 
