@@ -3,7 +3,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
-DOCS := .venv/.ready-docs
 
 .PHONY: setup lock demo demo-cluster test test-slow bench bench-field docs examples package lint format picture clean
 
@@ -51,22 +50,14 @@ bench-field: setup .venv-peers/.ready
 	$(PYTHON) -m venv .venv-peers && .venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-docs: $(DOCS)
+docs: setup
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=tools $(BIN)/mkdocs build --quiet
 
-$(DOCS): $(STAMP)
-	@if command -v uv >/dev/null 2>&1; then \
-	  uv pip install --quiet --python $(BIN)/python -e '.[docs]'; \
-	else \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'; \
-	fi
-	@touch $@
-
 # the examples' notebooks, made again from the scripts and run
-examples: $(DOCS)
+examples: setup
 	$(BIN)/python tools/notebooks.py examples/*.py
 
-package: $(DOCS)
+package: setup
 	$(BIN)/python tools/package.py
 
 lint: setup
