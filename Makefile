@@ -51,7 +51,7 @@ bench-field: setup .venv-peers/.ready
 	@touch $@
 
 docs: setup
-	NO_MKDOCS_2_WARNING=1 PYTHONPATH=tools $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=tools $(BIN)/mkdocs build
 
 # the examples' notebooks, made again from the scripts and run
 examples: setup
