@@ -67,13 +67,22 @@ def draw_panel(ax: Axes, panel: Panel) -> None:
         if letter in panel.log:
             ax.set(**{f"{letter}scale": "log"})
             axis.set_major_formatter(lambda value, _: f"{value:g}")
-            axis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
+            axis.set_minor_formatter(_two_and_five if letter == "y" else _none)
             axis.set_tick_params(which="minor", labelsize=7, labelcolor=PAPER.muted)
     ax.set_title(panel.title, color=PAPER.ink)
     ax.set_xlabel(panel.across)
     ax.set_ylabel(panel.up)
     ax.grid(color=PAPER.line, lw=0.5)
     ax.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _two_and_five(value: float, _: object) -> str:
+    return f"{value:g}" if f"{value:e}"[0] in "25" else ""
+
+
+def _none(value: float, _: object) -> str:
+    """Across, labels between the powers of ten would run into each other."""
+    return ""
 
 
 def save_densities(work: Work, name: str, draws: Mapping[str, FloatArray]) -> None:
