@@ -265,13 +265,13 @@ def test_barker_s_batch_grows_with_what_a_step_may_cost() -> None:
 # -- what the library's own sampler had to learn for it ---------------------------------------------------------------
 def test_trials_of_a_model_without_derivatives_leave_most_of_a_small_budget() -> None:
     x = np.random.default_rng(5).normal(0.5, 1.4, 1_000)
-    found = mh.sample(Mixture(temperature=1.0), x, budget=mh.Budget(0.5, 1e-5), chains=1, seed=1)
+    found = mh.sample(Mixture(), x, budget=mh.Budget(2.0, 1e-5), chains=1, seed=1)
     assert found.draws.shape[1] > 50
     alpha = found.privacy.alpha
     trials = sum(release["rdp"] for release in found.privacy.releases) - found.privacy.rdp_spent
     assert trials == pytest.approx(0.0, abs=1e-9 * alpha), "trials are among the releases that were paid"
     before, after = found.spending[0, 1], found.privacy.epsilon_spent
-    start = mh.budget.epsilon_from_rdp(1e-12, 1e-5, alpha)  # what order α costs before anything is released
+    start = mh.budget.epsilon_from_rdp(1e-9, 1e-5, alpha)  # what order α costs before anything is released
     assert before - start < 0.3 * (after - start)
 
 

@@ -763,14 +763,19 @@ class _Run:
         return max(1, math.ceil(1.3 * expected / self.keep))
 
     def trial(self, steps: float, part: float) -> list[Released]:
-        """Up to this many trial steps of every chain, fewer where they would take this part of a share: in tenths."""
-        tenth = math.ceil(steps / 10.0)
+        """Up to this many trial steps of every chain, fewer where they would take about this part of a share.
+
+        A few steps tell what one costs, and with that how many more there may be.
+        """
         before = [share.spent for share in self.shares]
+        most, made, piece = math.ceil(steps), 0, math.ceil(4.0 / self.rule.laziness)
         found: list[Released] = []
-        for _ in range(10):
-            found += self.together(tenth)
-            if any(s.spent - b > part * s.limit for s, b in zip(self.shares, before, strict=True)):
-                break
+        while made < most and piece >= 1:
+            piece = min(piece, most - made)
+            found += self.together(piece)
+            made += piece
+            taken = max((s.spent - b) / s.limit for s, b in zip(self.shares, before, strict=True))
+            piece = most if taken <= 0.0 else int(min(made * (part / taken - 1.0), float(most)))
         return found
 
     # -- the main phase ----------------------------------------------------------------------------------------------
