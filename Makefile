@@ -29,7 +29,7 @@ demo: setup
 	$(BIN)/dpfastmh demo
 
 demo-cluster: setup
-	$(BIN)/python examples/cluster.py
+	$(BIN)/python tools/demo_cluster.py
 
 test: setup
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"

@@ -400,7 +400,11 @@ class Ledger:
             return 0.0
 
         def fits(epsilon: float) -> bool:
-            return _granted(_needed(Budget(epsilon, delta), steps, state.alpha)[1], state.left) is not None
+            try:
+                needed = _needed(Budget(epsilon, delta), steps, state.alpha)[1]
+            except ValueError:  # δ does not pay for the coins of so large an ε
+                return False
+            return _granted(needed, state.left) is not None
 
         low, high = 0.0, state.total.epsilon
         if fits(high):

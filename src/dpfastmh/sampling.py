@@ -789,7 +789,8 @@ class _Run:
 
         def whole(number: int) -> None:
             chain, parts = self.running[number], self.parts[number]
-            while made[number] < most and not self.stop.is_set() and not (parts and parts[-1].closed):
+            # whoever is stopped makes one chunk at least, so that no chain is without a draw
+            while made[number] < most and not (parts and (self.stop.is_set() or parts[-1].closed)):
                 part = chain.run(min(chunk, most - made[number]), thin=self.thin)
                 parts.append(part)
                 made[number] += part.steps
