@@ -24,14 +24,12 @@ import json
 import math
 import os
 import secrets
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -375,20 +373,3 @@ def _locked(path: Path) -> int:
             os.close(handle)
             raise CheckpointError(f"{path} is in use by another run: wait for it to end, or stop it") from None
         os.close(handle)
-
-
-@contextmanager
-def terminated_like_interrupted() -> Iterator[None]:
-    """Inside, SIGTERM does what Ctrl-C does. Only a program's main thread can ask for that."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)

@@ -20,7 +20,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
@@ -54,7 +54,6 @@ from dpfastmh.checkpoint import (
     plain,
     secret_in,
     secret_out,
-    terminated_like_interrupted,
 )
 from dpfastmh.data.engine import RowEngine, RowsLost
 from dpfastmh.data.mapped import is_row_folder, load_rows, projection_of
@@ -80,6 +79,7 @@ from dpfastmh.priors import energy_derivatives
 from dpfastmh.privacy.boundary import PrivateRecords, PrivateSteps, Released, Secret
 from dpfastmh.privacy.filter import RenyiFilter, Share
 from dpfastmh.privacy.releases import newton_direction
+from dpfastmh.signals import interrupts_set, terminated_like_interrupted
 
 if TYPE_CHECKING:
     from dpfastmh.data.fingerprint import Fingerprint
@@ -828,19 +828,19 @@ class _Run:
 
     def in_threads(self, work: Callable[[int], Any], meanwhile: Callable[[], None] = lambda: None) -> list[Any]:
         """``work(0), ..., work(chains − 1)`` at once. An interrupt makes every chain end after its present chunk."""
-        with ThreadPoolExecutor(self.chains) as pool:
-            futures: list[Future[Any]] = []
+        stopped = self.stop.is_set()
+        with interrupts_set(self.stop), ThreadPoolExecutor(self.chains) as pool:
             try:
-                futures += (pool.submit(work, number) for number in range(self.chains))
+                futures = [pool.submit(work, number) for number in range(self.chains)]
                 pause = 0.1 if self.keeper is None else min(0.1, self.keeper.checkpoint.every / 4.0)
                 while wait(futures, timeout=pause).not_done:  # a waiting thread wakes up to see signals
                     meanwhile()
-            except KeyboardInterrupt:
+            except BaseException:  # of a handler that is not ours: do not wait for the end of the budget
                 self.stop.set()
-                if self.keeper is None:
-                    self.warnings.append("The run was interrupted: draws end where it was, and so does what was spent.")
-                futures += [pool.submit(work, number) for number in range(len(futures), self.chains)]
-            return [future.result() for future in futures]
+                raise
+        if self.stop.is_set() and not stopped and self.keeper is None:
+            self.warnings.append("The run was interrupted: draws end where it was, and so does what was spent.")
+        return [future.result() for future in futures]
 
     def tell(self, phase: str, share: float, steps: int, draws: int) -> None:
         if self.progress is None:

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 import tempfile
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -111,6 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dpfastmh.checkpoint import check_new
     from dpfastmh.outputs import check_new_folder, check_room
     from dpfastmh.schema import Schema
+    from dpfastmh.signals import uninterrupted
 
     check_new_folder(arguments.output)
     if arguments.checkpoint is not None:
@@ -250,19 +249,6 @@ def unit_of(arguments: argparse.Namespace, schema: Schema) -> tuple[str | None, 
     if unit is None and arguments.max_rows_per_unit is not None:
         raise ValueError("--max-rows-per-unit needs --unit or a unit in the schema: whose rows are they?")
     return unit, arguments.max_rows_per_unit or schema.max_rows_per_unit
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits: what is being written has been paid for."""
-    if threading.current_thread() is not threading.main_thread():  # which no signal reaches
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def written(posterior: Posterior, folder: Path) -> Path:

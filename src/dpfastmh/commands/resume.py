@@ -18,7 +18,6 @@ from dpfastmh.commands.fit import (
     after,
     ledger_of,
     show,
-    uninterrupted,
     warnings_in_one_line,
     written,
 )
@@ -54,6 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dpfastmh.display import Display
     from dpfastmh.outputs import check_new_folder
     from dpfastmh.sampling import resume
+    from dpfastmh.signals import uninterrupted
 
     contents = read(arguments.checkpoint)
     notes = contents.head.get("notes", {})
