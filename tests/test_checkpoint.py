@@ -876,3 +876,24 @@ def test_results_of_a_run_that_was_ended_at_less_than_it_spent_are_refused(
     mh.Ledger(url, "t").recover(stopped.run_id, stopped.charged, stopped.alpha)
     with pytest.raises(ValueError, match="was ended at less than it spent"):
         resume(copy, ledger=mh.Ledger(url, "t"))
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["ledger", "none"])
+def test_a_settled_run_leaves_no_checkpoint_that_is_out_of_date(
+    kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recovering from it would give back what the run has spent. Without a ledger it does no harm."""
+    save = checkpoints.Keeper.save
+
+    def last_one_fails(self: Any, phase: str, *state: Any) -> None:
+        if phase == checkpoints.FINISHED:
+            self.trouble = "the disk is full"
+            raise outputs.OutputError(self.trouble)
+        save(self, phase, *state)
+
+    monkeypatch.setattr(checkpoints.Keeper, "save", last_one_fails)
+    path = tmp_path / "c"
+    ledger = mh.Ledger.create(f"sqlite:///{tmp_path}/ledger.db", "t", mh.Budget(20.0, 1e-4)) if kept else None
+    with pytest.warns(checkpoints.CheckpointWarning, match="disk is full"):
+        sample(MODEL, X, Y, budget=BUDGET, settings=crashing.SETTINGS, draws=100, checkpoint=path, ledger=ledger)
+    assert path.exists() is not kept

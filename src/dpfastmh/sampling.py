@@ -615,8 +615,9 @@ class _Run:
                 if self.hold and (ended or not keeper or keeper.phase not in (OPENED, MAIN)):
                     self.hold.settle()  # shares that were not settled, of chains that an error cut off, count in full
                 if keeper:
-                    if keeper.phase == BEGUN:
-                        keeper.discard()  # nobody could go on from it
+                    if keeper.phase == BEGUN or (ended and self.hold and keeper.phase != FINISHED):
+                        # nobody could go on from it; or it is out of date, and recovering it would give back too much
+                        keeper.discard()
                     keeper.close()
 
     # -- how to move -------------------------------------------------------------------------------------------------
