@@ -43,7 +43,7 @@ bench: setup
 # hours: peers in an environment of their own, every size; see benchmarks/README.md for single rows
 bench-field: setup .venv-peers/.ready
 	cd benchmarks && ../$(BIN)/python -m field speed && ../$(BIN)/python -m field quality && ../$(BIN)/python -m field price
-	$(BIN)/python benchmarks/coverage.py
+	$(BIN)/python benchmarks/interval_coverage.py
 	cd benchmarks && ../$(BIN)/python -m field page
 
 .venv-peers/.ready: benchmarks/field/peers.txt

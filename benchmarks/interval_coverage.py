@@ -1,6 +1,6 @@
 """Do the intervals hold what they promise? 2,000 synthetic tables for each ε, the truth known.
 
-    python benchmarks/coverage.py [--sets 2000] [--epsilon 1] [--epsilon 4]
+    python benchmarks/interval_coverage.py [--sets 2000] [--epsilon 1] [--epsilon 4]
 
 Every table has its own coefficients (uniform on [−1, 1]) and N = 50,000 rows of three columns, uniform on [−1, 1],
 with an intercept; ``dpfastmh.sample`` at temperature 1, δ = 10⁻⁶, everything at its default. Counted is how often the
