@@ -49,6 +49,7 @@ from dpfastmh.posterior import Posterior
 from dpfastmh.privacy.boundary import PrivateRecords, Secret
 from dpfastmh.privacy.filter import BudgetExceeded, RenyiFilter
 from dpfastmh.sampling import Progress, resume, sample
+from energies import free_mean
 
 X, Y, MODEL, BUDGET = crashing.X, crashing.Y, crashing.MODEL, crashing.BUDGET
 
@@ -156,16 +157,8 @@ def blind(kind: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     if kind == "mixture":
         return mh.Mixture(), (np.random.default_rng(1).normal(0, 1, 3_000),), {"max_time": 0.05}
     if kind == "energy":
-
-        def difference(row: Any, theta: Any, proposal: Any) -> float:
-            return float(0.5 * ((proposal[0] - row[0]) ** 2 - (theta[0] - row[0]) ** 2))
-
-        def bound(theta: Any, proposal: Any) -> float:
-            return abs(proposal[0] - theta[0]) * (1.0 + max(abs(theta[0]), abs(proposal[0])))
-
-        model = mh.Energy(["mean"], difference, bound, prior=mh.Normal(), project=lambda rows: np.clip(rows, -1, 1))
         x = np.random.default_rng(7).uniform(-1, 1, (2_000, 1))
-        return model, (x,), {"start": [0.0], "proposal": Coordinates(0.02), "max_time": 0.05}
+        return free_mean(), (x,), {"start": [0.0], "proposal": Coordinates(0.02), "max_time": 0.05}
     proposal = {
         "directions": Directions(np.array([[1.0, 0, 0], [1, 1, 1]]), [0.1, 0.2]),
         "basis": RandomWalk([0.05, 0.05], np.array([[1.0, 0, 0], [0, 1, 1]])),

@@ -24,6 +24,7 @@ from dpfastmh.data.cluster import DaskRows, connect
 from dpfastmh.data.engine import RowsLost
 from dpfastmh.data.tables import TableError
 from dpfastmh.steps.reference import integer_sums, total_energy
+from energies import boxed_mean
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning:distributed"),
@@ -103,18 +104,8 @@ def test_units_keep_their_first_rows_across_partitions(client: Client, parts: Pa
     assert there.privacy.units == N // 3
 
 
-def own_energy() -> mh.Energy:
-    def difference(row: Any, theta: Any, proposal: Any) -> float:
-        return 0.5 * ((row[0] - proposal[0]) ** 2 - (row[0] - theta[0]) ** 2)  # type: ignore[no-any-return]
-
-    def bound(theta: Any, proposal: Any) -> float:
-        return abs(proposal[0] - theta[0]) * 6.0  # type: ignore[no-any-return]
-
-    return mh.Energy(["mean"], difference, bound, prior=mh.Normal(), parameter_box=([-3.0], [3.0]))
-
-
 @pytest.mark.parametrize(
-    ("make", "place"), [(mh.Mixture, [0.2, 0.4]), pytest.param(own_energy, [0.5], marks=pytest.mark.slow)]
+    ("make", "place"), [(mh.Mixture, [0.2, 0.4]), pytest.param(boxed_mean, [0.5], marks=pytest.mark.slow)]
 )
 def test_models_without_columns(make: Any, place: list[float], client: Client) -> None:
     """A user's energy is compiled in every worker."""

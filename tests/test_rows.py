@@ -26,6 +26,7 @@ from dpfastmh.outputs import OutputError
 from dpfastmh.randomness import insecure_streams
 from dpfastmh.steps.likelihood import Rows
 from dpfastmh.steps.reference import integer_sums, total_energy
+from energies import boxed_mean
 
 BUDGET = mh.Budget(2.0, 1e-6)
 N = 30_000
@@ -147,19 +148,9 @@ def test_a_run_passes_over_all_rows_seven_times() -> None:
     assert rows.sums == mh.plan(MODEL, units=N, budget=BUDGET).passes == 7
 
 
-def own_energy() -> mh.Energy:
-    def difference(row: Any, theta: Any, proposal: Any) -> float:
-        return 0.5 * ((row[0] - proposal[0]) ** 2 - (row[0] - theta[0]) ** 2)  # type: ignore[no-any-return]
-
-    def bound(theta: Any, proposal: Any) -> float:
-        return abs(proposal[0] - theta[0]) * 6.0  # type: ignore[no-any-return]
-
-    return mh.Energy(["mean"], difference, bound, prior=mh.Normal(), parameter_box=([-3.0], [3.0]))
-
-
 @pytest.mark.parametrize(
     ("make", "place", "scale"),
-    [(mh.Mixture, [0.2, 0.4], 0.2), pytest.param(own_energy, [0.5], 0.02, marks=pytest.mark.slow)],
+    [(mh.Mixture, [0.2, 0.4], 0.2), pytest.param(boxed_mean, [0.5], 0.02, marks=pytest.mark.slow)],
 )
 def test_models_without_columns(make: Callable[[], Any], place: list[float], scale: float, tmp_path: Path) -> None:
     """The user's energy has differences only, and its loop is compiled in each process: half a minute."""

@@ -28,6 +28,7 @@ from dpfastmh.privacy.releases import GaussianSum
 from dpfastmh.sampling import Progress, sample
 from dpfastmh.steps.likelihood import Reference, Rows
 from dpfastmh.steps.reference import mode
+from energies import free_mean
 
 BUDGET = mh.Budget(2.0, 1e-6)
 N, D = 20_000, 3
@@ -169,13 +170,7 @@ def test_every_model_and_method_runs() -> None:
 
 
 def test_a_users_energy_needs_a_start() -> None:
-    def difference(row: Any, theta: Any, proposal: Any) -> float:
-        return float(0.5 * ((proposal[0] - row[0]) ** 2 - (theta[0] - row[0]) ** 2))
-
-    def bound(theta: Any, proposal: Any) -> float:
-        return abs(proposal[0] - theta[0]) * (1.0 + max(abs(theta[0]), abs(proposal[0])))
-
-    model = mh.Energy(["mean"], difference, bound, prior=mh.Normal(), project=lambda rows: np.clip(rows, -1, 1))
+    model = free_mean()
     x = np.random.default_rng(7).uniform(-1, 1, (2_000, 1))
     with pytest.raises(ValueError, match="give a start"):
         sample(model, x, budget=BUDGET, seed=7)
