@@ -226,8 +226,8 @@ def test_a_scheduler_that_never_answers(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_cluster_that_stops_answering_ends_the_run(client: Client, parts: Path) -> None:
-    rows = DaskRows(client, parts, MODEL, target="y", patience=0.5)
-    rows._patience = 1e-4
+    rows = DaskRows(client, parts, MODEL, target="y")
+    rows._patience = 1e-4  # only now: what it read before it stopped answering may take as long as a busy machine needs
     with pytest.raises(RowsLost, match="did not answer for"):
         integer_sums(MODEL, rows, PLACE)
 
