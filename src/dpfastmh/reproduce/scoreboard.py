@@ -92,7 +92,7 @@ def mixture_candidates(name: str, quick: bool, size: int) -> list[Candidate]:
         return [
             Candidate(DPPenalty(RandomWalk(scale, MEANS), sigma=1.0), steps)
             for scale in ((0.4,) if quick else (0.4, 0.6))
-            for steps in ((500,) if quick else (1000, 5000))
+            for steps in ((500,) if quick else (1000, 5000, 20_000))
         ]
     if name == "dp-barker":
         batches = [DPBarker(RandomWalk(scale, MEANS), batch=size) for scale in ((0.2,) if quick else (0.2, 0.4))]
@@ -102,7 +102,7 @@ def mixture_candidates(name: str, quick: bool, size: int) -> list[Candidate]:
         return [
             Candidate(DPSGLD(batch=size, noise=1.0, clip=clip, step=step), steps)
             for clip in (0.006,)
-            for step in ((0.05,) if quick else (0.01, 0.03, 0.1))
+            for step in ((0.05,) if quick else (0.003, 0.01, 0.03, 0.1))
             for steps in ((100,) if quick else (400, 3000))
         ]
     return [
