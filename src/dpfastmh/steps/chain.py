@@ -337,13 +337,12 @@ def energy_sum(model, rows, work, theta, first, last):
     """Σ over rows of the energy in whole cells of 2⁻³²: the same integer in any order. Sums may wrap; differences of
     sums do not, see ``choose_batch``."""
     total = 0
-    known = True
     for start in range(first, last, TILE):
         n = min(TILE, last - start)
-        known = energies(model, rows, work, start, n, theta)
+        energies(model, rows, work, start, n, theta)
         for t in range(n):
             total += int(nearest(work.change[t] / ENERGY_CELL))
-    return total, known
+    return total
 
 
 @compiled
@@ -371,13 +370,26 @@ def full_ratio(rows, model, work, place, memory, bound):
 
 @full_ratio.of(Rows)
 def _full_ratio(rows, model, work, place, memory, bound):
-    following, known = energy_sum(model, rows, work, place.proposal, 0, rows.x.shape[0])
-    if not known:
-        return -ENERGY_CELL * difference_sum(model, rows, work, place, bound), 0
+    return ratio_in_memory(model, rows, work, place, memory, bound)
+
+
+@generic
+def ratio_in_memory(model, rows, work, place, memory, bound):
+    """``full_ratio`` of rows in memory: from energies, unless the model has differences only."""
+
+
+@ratio_in_memory.of(tuple)
+def _from_energies(model, rows, work, place, memory, bound):
+    following = energy_sum(model, rows, work, place.proposal, 0, rows.x.shape[0])
     if memory.integers[KNOWN] == 0:
-        memory.integers[ENERGY], _ = energy_sum(model, rows, work, place.theta, 0, rows.x.shape[0])
+        memory.integers[ENERGY] = energy_sum(model, rows, work, place.theta, 0, rows.x.shape[0])
         memory.integers[KNOWN] = 1
     return ENERGY_CELL * float(memory.integers[ENERGY] - following), following
+
+
+def ratio_from_differences(model, rows, work, place, memory, bound):
+    """For models without energies, which say so by ``ratio_in_memory.of``."""
+    return -ENERGY_CELL * difference_sum(model, rows, work, place, bound), 0
 
 
 @generic_inlined

@@ -26,6 +26,8 @@ from typing import Any
 from numba import types
 from numba.extending import overload
 
+from dpfastmh.steps.elementary import INNER
+
 
 class Generic:
     """A compiled operation with one implementation per class of its first argument."""
@@ -42,7 +44,7 @@ class Generic:
 
         choose.__signature__ = inspect.signature(stub)  # type: ignore[attr-defined]
         # Numba resolves the call by the object that compiled code names, which is this one
-        overload(self, strict=False, jit_options={"error_model": "numpy", "forceinline": inline})(choose)
+        overload(self, strict=False, jit_options={**INNER, "forceinline": inline})(choose)
 
     def find(self, cls: type) -> Callable[..., Any] | None:
         """The implementation for ``cls`` or its nearest base."""

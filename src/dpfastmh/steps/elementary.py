@@ -7,13 +7,41 @@ fast-math: a row's value never depends on its place in a tile, on the number of 
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 from llvmlite import ir
 from numba import njit, types
+from numba.core.registry import CPUDispatcher
 from numba.extending import intrinsic
 
-# scalar helpers dissolve into the loop that calls them; divisions follow IEEE, so that no branch stops vectorisation
-inlined = njit(error_model="numpy", forceinline=True)
-compiled = njit(error_model="numpy")
+# divisions follow IEEE, so that no branch stops vectorisation; unpacking a model's tables for a call from Python would
+# be a fifth of all that is compiled
+INNER = {"nopython": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
+class Inner(CPUDispatcher):
+    """A function for compiled code. A way in from Python is made when Python first calls it: tests do."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._from_python(*arguments)
+
+    @functools.cached_property
+    def _from_python(self) -> Callable[..., Any]:
+        inner = self
+        return njit(lambda *arguments: inner(*arguments), error_model="numpy")  # type: ignore[no-any-return]
+
+
+def compiled(function: Callable[..., Any]) -> Inner:
+    """A function that other compiled code calls."""
+    return Inner(function, targetoptions=INNER)
+
+
+def inlined(function: Callable[..., Any]) -> Inner:
+    """A helper that dissolves into the loop that calls it."""
+    return Inner(function, targetoptions={**INNER, "forceinline": True})
+
 
 LOG2E = 1.4426950408889634
 LN2_HI = 6.93147180369123816490e-01

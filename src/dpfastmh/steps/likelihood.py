@@ -135,7 +135,7 @@ def changes(model, rows, work, n, place):
 
 @generic
 def energies(model, rows, work, first, n, theta):
-    """work.change[:n] = U(θ; x_i)/τ for rows first, ..., first+n−1; False where a model has only differences."""
+    """work.change[:n] = U(θ; x_i)/τ for rows first, ..., first+n−1. Models of differences only have none."""
 
 
 @generic_inlined
@@ -359,7 +359,6 @@ def _glm_energies(model, rows, work, first, n, theta):
     tile_values(model.loss, work.eta, work.y, n, work.change)
     for t in range(n):
         work.change[t] *= model.inverse_temperature
-    return True
 
 
 @gather_reference.of(GLMTable)

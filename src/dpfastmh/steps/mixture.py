@@ -61,7 +61,6 @@ def _energies(model, rows, work, first, n, theta):
         x = float(rows.x[np.uint64(first + t), 0])  # unsigned: an index that may be negative stops vectorisation
         away = x - centre
         work.change[t] = (0.5 * away * away * scale - softplus(-(level + slope * x))) * model.inverse_temperature
-    return True
 
 
 @bounds.of(MixtureTable)

@@ -10,12 +10,12 @@ import numpy as np
 from numba import njit
 from numba.core.dispatcher import Dispatcher
 
+from dpfastmh.steps.chain import ratio_from_differences, ratio_in_memory
 from dpfastmh.steps.likelihood import (
     Bounds,
     bounds,
     changes,
     charged_for,
-    energies,
     gather,
     gather_reference,
     locate,
@@ -43,9 +43,7 @@ def table_class(difference: Callable[..., float], bound: Callable[..., float]) -
             found = compiled_difference(rows.x[work.index[t]], place.theta, place.proposal)
             work.change[t] = found * model.inverse_temperature
 
-    @energies.of(EnergyTable)
-    def _energies(model, rows, work, first, n, theta):
-        return False
+    ratio_in_memory.of(EnergyTable)(ratio_from_differences)
 
     @bounds.of(EnergyTable)
     def _bounds(model, place, coordinate, reference):

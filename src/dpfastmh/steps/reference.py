@@ -101,7 +101,7 @@ def _sum_second(cells, columns, j, other, n):
 
 @compiled
 def sum_row_energies(model, rows, work, theta, first, last):
-    return energy_sum(model, rows, work, theta, first, last)[0]
+    return energy_sum(model, rows, work, theta, first, last)
 
 
 @compiled

@@ -17,12 +17,12 @@ from dpfastmh.steps.elementary import compiled, inlined
 
 
 @inlined
-def _entry(a, at, b, other, j):
-    return a[at + j] - other * b[j]
+def _entry(vector, at, other, weight, j):
+    return vector[at + j] - weight * vector[other + j]
 
 
 @compiled
-def _box_ball(start, stop, radius, a, at, b, other):
+def _box_ball(start, stop, radius, vector, at, other, weight):
     """sup of x·δ over |x_j| ≤ 1, ‖x‖ ≤ R, as min over c of Σ(|δ_j| − c)⁺ + R‖min(|δ|, c)‖.
 
     The best c is 1/t with x_j = min(1, t|δ_j|) on the sphere: each pass fixes the coordinates that t carries past 1,
@@ -32,7 +32,7 @@ def _box_ball(start, stop, radius, a, at, b, other):
     for _ in range(stop - start + 1):
         held, free = 0.0, 0.0
         for j in range(start, stop):
-            size = abs(_entry(a, at, b, other, j))
+            size = abs(_entry(vector, at, other, weight, j))
             if t > 0.0 and t * size >= 1.0:
                 held += 1.0
             else:
@@ -49,22 +49,22 @@ def _box_ball(start, stop, radius, a, at, b, other):
     level = 1.0 / t if t > 0.0 else np.inf
     over, under = 0.0, 0.0
     for j in range(start, stop):
-        size = abs(_entry(a, at, b, other, j))
+        size = abs(_entry(vector, at, other, weight, j))
         over += max(size - level, 0.0)
         under += min(size, level) ** 2
     return over + radius * math.sqrt(under)
 
 
 @compiled
-def _difference_support(table, a, at, b, other):
-    """s(a[at : at+d] − other·b): ``other`` is 0 or 1, so that one loop serves single blocks and differences."""
+def _difference_support(table, vector, at, other, weight):
+    """s(vector[at : at+d] − weight·vector[other : other+d]): of weight 0, a single block, or 1, a difference."""
     up, down = 0.0, 0.0
     for block in range(table.kind.size):
         start, stop, kind = table.start[block], table.stop[block], table.kind[block]
         both = 0.0
         if kind == BOX:
             for j in range(start, stop):
-                entry = _entry(a, at, b, other, j)
+                entry = _entry(vector, at, other, weight, j)
                 if table.constant[j]:
                     up += entry
                     down -= entry
@@ -72,17 +72,17 @@ def _difference_support(table, a, at, b, other):
                     both += table.half[j] * abs(entry)
         elif kind == BALL:
             for j in range(start, stop):
-                both += _entry(a, at, b, other, j) ** 2
+                both += _entry(vector, at, other, weight, j) ** 2
             both = table.radius[block] * math.sqrt(both)
         elif kind == ONEHOT:
             largest, smallest = 0.0, 0.0
             for j in range(start, stop):
-                entry = _entry(a, at, b, other, j)
+                entry = _entry(vector, at, other, weight, j)
                 largest, smallest = max(largest, entry), min(smallest, entry)
             up += largest
             down -= smallest
         else:
-            both = _box_ball(start, stop, table.radius[block], a, at, b, other)
+            both = _box_ball(start, stop, table.radius[block], vector, at, other, weight)
         up += both
         down += both
     return max(up, down)
@@ -90,15 +90,15 @@ def _difference_support(table, a, at, b, other):
 
 @compiled
 def spread(table, classes, vector):
-    """s(vector) for one predictor (classes = 1), ρ(vector) for classes − 1 predictors."""
-    if classes == 1:
-        return _difference_support(table, vector, 0, vector, 0.0)
+    """s(vector) for one predictor (classes = 1), ρ(vector) for classes − 1 predictors; NaN if any of it is."""
     d = table.half.size
     widest = 0.0
-    for k in range(classes - 1):
-        widest = max(widest, _difference_support(table, vector, k * d, vector, 0.0))
-        for other in range(k):
-            widest = max(widest, _difference_support(table, vector, k * d, vector[other * d : (other + 1) * d], 1.0))
+    for k in range(max(classes - 1, 1)):
+        for other in range(-1, k):  # −1 is class 0, whose block is zero
+            weight = 1.0 if other >= 0 else 0.0
+            found = _difference_support(table, vector, k * d, max(other, 0) * d, weight)
+            if found > widest or found != found:
+                widest = found
     return widest
 
 
