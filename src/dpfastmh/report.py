@@ -65,6 +65,14 @@ def write_outputs(posterior: Posterior, folder: str | os.PathLike[str]) -> Path:
     )
 
 
+def load_libraries() -> None:
+    """Import what ``write_outputs`` needs, which takes a second or two."""
+    import arviz_base
+    import arviz_stats
+    import h5netcdf
+    import matplotlib.figure  # noqa: F401
+
+
 def report(posterior: Posterior) -> str:
     """The page."""
     sections = (_results, _privacy, _precision, _densities, _chains, _model, _again)

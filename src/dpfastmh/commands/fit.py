@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -153,6 +154,7 @@ def fitted(arguments: argparse.Namespace, schema: Schema, ledger: Ledger | None)
     from dpfastmh.budget import Budget
     from dpfastmh.data.mapped import is_row_folder
     from dpfastmh.display import Display
+    from dpfastmh.report import load_libraries
     from dpfastmh.sampling import sample
 
     unit, most = unit_of(arguments, schema)
@@ -170,6 +172,7 @@ def fitted(arguments: argparse.Namespace, schema: Schema, ledger: Ledger | None)
     with ExitStack() as stack:
         stack.enter_context(warnings_in_one_line("fit"))
         display = stack.enter_context(Display(quiet=arguments.quiet or arguments.json))
+        Thread(target=load_libraries, daemon=True).start()  # while LLVM works, outside the interpreter's lock
         if arguments.dask is not None:
             rows = {"engine": on_cluster(stack, arguments, model, columns)}
         return sample(
