@@ -27,7 +27,7 @@ from dpfastmh import randomness
 from dpfastmh.data.engine import Feed, RowEngine
 from dpfastmh.models import Model
 from dpfastmh.privacy.accept_bit import CostTable
-from dpfastmh.steps import chain
+from dpfastmh.steps import ahead, chain
 from dpfastmh.steps.likelihood import Place, Reference, Rows, make_work
 
 if TYPE_CHECKING:
@@ -274,6 +274,7 @@ class Sampler:
         following = state.copy()
         following.memory.spent[0] = 0.0
         draws = np.empty((steps // thin, following.place.theta.size))
+        ahead.wait()
         made = self._loops.advance(
             self._table,
             self._rows,

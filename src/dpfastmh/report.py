@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from html import escape
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -67,10 +68,8 @@ def write_outputs(posterior: Posterior, folder: str | os.PathLike[str]) -> Path:
 
 def load_libraries() -> None:
     """Import what ``write_outputs`` needs, which takes a second or two."""
-    import arviz_base
-    import arviz_stats
-    import h5netcdf
-    import matplotlib.figure  # noqa: F401
+    for name in ("arviz_base", "arviz_stats", "h5netcdf", "matplotlib.figure"):
+        import_module(name)
 
 
 def report(posterior: Posterior) -> str:

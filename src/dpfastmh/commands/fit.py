@@ -156,6 +156,7 @@ def fitted(arguments: argparse.Namespace, schema: Schema, ledger: Ledger | None)
     from dpfastmh.display import Display
     from dpfastmh.report import load_libraries
     from dpfastmh.sampling import sample
+    from dpfastmh.steps import ahead
 
     unit, most = unit_of(arguments, schema)
     budget = Budget(arguments.epsilon, arguments.delta)
@@ -169,6 +170,7 @@ def fitted(arguments: argparse.Namespace, schema: Schema, ledger: Ledger | None)
     rows: dict[str, Any] = {"x": arguments.data, "engine": arguments.engine, **columns}
     if arguments.dask is None and not is_row_folder(arguments.data):
         rows["x"] = table_of(arguments, schema, unit)
+        ahead.begin(model)
     with ExitStack() as stack:
         stack.enter_context(warnings_in_one_line("fit"))
         display = stack.enter_context(Display(quiet=arguments.quiet or arguments.json))
