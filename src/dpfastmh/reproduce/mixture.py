@@ -311,7 +311,6 @@ def against_steps(task: MixtureTask) -> Section:
         for m, s, a, b in zip(own_steps, own_seconds, own_kl, own_w1, strict=True)
     ]
     true_share = float(np.mean(task.reference.draws[:, 1] > 0.0))
-    settled = {name: float(kl[name][-1] / task.reference.kl_floor(int(steps[-1]))) for name in names}
     where = int(np.argmin(np.abs(steps - 4000)))
     moved = [float(np.median(np.abs(part["mode"] - true_share))) for part in (found["dp-penalty"], found["published"])]
     claims = (
@@ -325,9 +324,9 @@ def against_steps(task: MixtureTask) -> Section:
         ),
         Claim(
             "The private penalty method has not converged by 10,000 steps.",
-            f"W1 {w1['dp-penalty'][-2]:.3f} and KL {kl['dp-penalty'][-2]:.2f} at {steps[-2]:,} steps "
-            f"({settled['dp-penalty']:.1f} times the floor at {steps[-1]:,})",
-            verdict(bool(w1["dp-penalty"][-2] > 0.15), bool(w1["dp-penalty"][-2] > 2 * w1["mh"][-2])),
+            f"W1 {w1['dp-penalty'][-1]:.3f} and KL {kl['dp-penalty'][-1]:.2f} at {steps[-1]:,} steps, published "
+            f"{w1['published'][-1]:.3f} and {kl['published'][-1]:.2f}",
+            verdict(bool(w1["dp-penalty"][-1] > 2 * w1["published"][-1])),
         ),
         Claim(
             "Private Barker stays far off.",
@@ -335,10 +334,10 @@ def against_steps(task: MixtureTask) -> Section:
             verdict(bool(w1["dp-barker"][-1] > 2 * w1["published"][-1])),
         ),
         Claim(
-            "The penalty method gives the two modes wrong weights.",
+            "The penalty method gives the two modes wrong weights, the published one does not.",
             f"share of draws in the mode θ₂ > 0 off by {moved[0]:.3f} (median of runs); published {moved[1]:.3f}; "
             f"the truth is {true_share:.3f}",
-            verdict(moved[0] > 0.05),
+            verdict(moved[0] > max(0.05, 2 * moved[1])),
         ),
     )
     tuned_steps = [
