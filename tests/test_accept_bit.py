@@ -203,6 +203,14 @@ def test_penalty(alpha, b, v, kappa):
     between(cost, brute_penalty(alpha, b, v, kappa))
 
 
+@pytest.mark.parametrize("alpha", [8, 40])
+@pytest.mark.parametrize("b", [1e-3, 0.05])
+def test_laziness_hides_the_rejections_of_nearly_metropolis(alpha, b):
+    cost = bit_cost(alpha, b, acceptance="penalty", variance=0.01, laziness=0.05)
+    between(cost, brute_penalty(alpha, b, 0.01, 0.05))
+    assert cost < 0.1 * bit_cost(alpha, b, acceptance="penalty", variance=0.01)
+
+
 @pytest.mark.parametrize("ell", [-30.0, -2.0, -1e-3, 0.0, 0.7, 5.0, 60.0])
 @pytest.mark.parametrize("v", [1e-6, 0.01, 1.0, 4.0, 100.0])
 def test_penalty_probabilities(ell, v):
