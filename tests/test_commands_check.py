@@ -3,6 +3,7 @@ and nothing written that was not asked for."""
 
 import io
 import json
+import re
 import os
 import subprocess
 import sys
@@ -108,9 +109,11 @@ def test_what_would_be_refused_is_listed_with_its_rows(folder: Path, capsys: pyt
     lines = "\n".join(result["refused"])
     assert "t.csv: column 'age', row 1: 'x' is not a finite number" in lines
     assert "column 'sex', row 2: unknown category 'Q'" in lines
-    assert "column 'y', row 2: missing" in lines
-    assert "column 'y', row 4: unknown category 'maybe'" in lines
-    assert lines.count("column 'y'") == SHOWN
+    assert "column 'y', row 2: missing: drop the row" in lines
+    assert "missing = VALUE in [columns.y] (in Python missing={'y': VALUE})" in lines
+    assert "column 'y', rows 4, 5, 6, 7: unknown category 'maybe': declare it" in lines
+    assert lines.count("column 'y'") == 2  # one line for each reason
+    assert len(re.findall(r"\b[2-7]\b", "".join(line for line in lines.split("\n") if "'y'" in line))) == SHOWN
     assert main(["check", "t.csv", "--schema", "s.toml"]) == 1
     out, err = capsys.readouterr()
     assert err == f"dpfastmh check: t.csv: the table would be refused, {len(result['refused'])} reasons listed\n"

@@ -16,6 +16,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -118,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
     schema = Schema.load(arguments.schema)
     check_room(arguments.output, ROOM)
     ledger = ledger_of(arguments)
-    posterior = fitted(arguments, schema, ledger)
+    posterior = replace(fitted(arguments, schema, ledger), missing=schema.missing)
     with uninterrupted():
         where = written(posterior, arguments.output)
     show(posterior, where, as_json=arguments.json)
