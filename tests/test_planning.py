@@ -286,3 +286,14 @@ def test_bad_questions_are_refused(options: dict[str, object], words: str) -> No
 def test_bad_settings_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
         Settings(**bad)  # type: ignore[arg-type]
+
+
+def test_the_comfortable_temperature_buys_a_hundred_draws() -> None:
+    found = forecast(0.5)
+    assert found.temperature < found.comfortable < math.inf
+    assert f"temperature {found.comfortable:.2g}" in found.summary()
+    warm = forecast(0.5, model=planning.at_temperature(MODEL, found.comfortable))
+    assert 90.0 < warm.effective.min() < 115.0
+    rich = forecast(4.0, 1_000_000, model=planning.at_temperature(MODEL, 50.0))
+    assert rich.comfortable == rich.temperature
+    assert "Comfortable" not in rich.summary()

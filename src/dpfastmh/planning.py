@@ -341,8 +341,8 @@ class Plan:
             lines.append(self.advice)
         if self.temperature < self.comfortable < math.inf:
             lines.append(
-                f"Comfortable are {FEW_EFFECTIVE:g} effective draws or more: this budget buys them at about temperature "
-                f"{self.comfortable:.2g}. A real table may give a tenth of its forecast."
+                f"Comfortable are {FEW_EFFECTIVE:g} effective draws or more: this budget buys them at about "
+                f"temperature {self.comfortable:.2g}. A real table may give a tenth of its forecast."
             )
         return "\n".join(lines)
 

@@ -122,7 +122,7 @@ def _one_row(posterior: Posterior) -> bool:
 
 
 def _clear_signs(posterior: Posterior) -> str:
-    """Which coefficients have a sign beyond doubt, in words; of those with hardly any effective draws nothing is said."""
+    """Which coefficients have a sign beyond doubt; of those with hardly any effective draws nothing is said."""
     constants = _constants(posterior)
     features = [j for j, name in enumerate(posterior.names) if name not in constants]
     ess = posterior.ess()
@@ -349,7 +349,12 @@ def _precision(posterior: Posterior) -> str:
         "With fewer than a hundred effective draws the standard deviations and intervals are rough themselves, and "
         "R-hat can miss a disagreement between chains."
     )  # fmt: skip
-    return _section("What the budget did to precision", _p(text), _p(advice), _p(few))
+    spent, promised = posterior.privacy.epsilon_spent, posterior.privacy.epsilon
+    left = "" if not posterior.privacy.private or spent > 0.95 * promised else (
+        f"Of ε = {short(promised)} only {spent:.3g} was spent: the run ended at its planned steps, at a limit of draws "
+        "or time, or was stopped, before the budget did. What was not spent cannot be spent later on this run."
+    )  # fmt: skip
+    return _section("What the budget did to precision", _p(text), _p(advice), _p(few), _p(left))
 
 
 def _densities(posterior: Posterior) -> str:

@@ -17,8 +17,8 @@
     categories = [0, 1]           # the target of a logistic model: the second is the event
 
 The target has ``categories`` (logistic: two; softmax: all classes), ``bounds`` (student-t, huber, logistic-error) or
-nothing (poisson, whose key ``cap`` says where counts are cut). ``scale`` (student-t, huber, logistic-error) is the usual
-size of an error in units of the target: a twentieth of the width of its bounds unless given. ``df`` is student-t's.
+nothing (poisson, whose key ``cap`` says where counts are cut). ``scale`` (student-t, huber, logistic-error) is the
+usual size of an error in units of the target: a twentieth of the width of its bounds unless given. ``df`` is student-t's.
 
 Everything here is decided before the data are seen. Bounds and categories must come from what anyone may know about the
 table without looking at it: taken from the data they would give records away, and no budget would pay for it.
@@ -65,6 +65,7 @@ KEYS = (
     *OWN_KEYS,
     "columns",
 )
+FAR = 4.0  # scales between 0 and the middle of a target's bounds, beyond which the start may be far off
 COLUMN_KEYS = ("bounds", "categories", "missing")
 
 
@@ -158,6 +159,20 @@ class Schema:
     def missing(self) -> dict[str, Value]:
         """The public values of missing cells, by column."""
         return {c.name: c.missing for c in (*self.features, self.outcome) if c.missing is not None}
+
+    @property
+    def hint(self) -> str:
+        """What would help the search for a start, which begins at 0, to find a target of numbers; mostly nothing."""
+        if self.outcome.bounds is None or self.scale is None:
+            return ""
+        middle = sum(self.outcome.bounds) / 2.0
+        if abs(middle) <= FAR * self.scale:
+            return ""
+        return (
+            f"target {self.target!r}: its bounds are centred at {middle:.6g}, {abs(middle) / self.scale:.2g} times the "
+            f"scale of {self.scale:.3g} from 0, where the search for a start begins: better subtract a public typical "
+            "value from the column (and from its bounds)"
+        )
 
     @property
     def domain(self) -> Domain:

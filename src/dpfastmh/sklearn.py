@@ -3,9 +3,9 @@
     PrivateLogisticRegression(bounds=(0, 10), classes=[0, 1], epsilon=1, delta=1e-6).fit(X, y).predict_proba(X)
 
 What is public must be declared, never measured on the data: ``domain`` (a Box, OneHot, ... with named columns, for data
-frames) or ``bounds`` (one pair for all columns, one for each, or for a data frame one by name), and ``classes``. ``classes="observed"`` declares that
-the labels found in ``y`` are public knowledge. ``random_state=None`` is private; a number makes every result
-reproducible and **not private**.
+frames) or ``bounds`` (one pair for all columns, one for each, or for a data frame one by name), and ``classes``.
+``classes="observed"`` declares that the labels found in ``y`` are public knowledge. ``random_state=None`` is private; a
+number makes every result reproducible and **not private**.
 
 ``force`` goes on where δ is above 1/N or the budget buys less than one effective draw: ``posterior_`` then says how
 little the result is worth.
@@ -119,7 +119,9 @@ class _Private(BaseEstimator):  # type: ignore[misc]
                 "bounds are missing: declare from public knowledge, not from the data, between which values every "
                 "column lies, as in bounds=(0, 10) or bounds=[(18, 95), (0, 10)], or give a domain"
             )
-        names = [str(name) for name in getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])]
+        names = [
+            str(name) for name in getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])
+        ]
         if isinstance(self.bounds, Mapping):
             if set(self.bounds) != set(names):
                 raise ValueError(

@@ -118,6 +118,8 @@ def run(arguments: argparse.Namespace) -> int:
         check_new(arguments.checkpoint)
     schema = Schema.load(arguments.schema)
     check_room(arguments.output, ROOM)
+    if schema.hint and not arguments.quiet:
+        print(f"dpfastmh fit: {schema.hint}", file=sys.stderr)
     ledger = ledger_of(arguments)
     posterior = replace(fitted(arguments, schema, ledger), missing=schema.missing)
     with uninterrupted():

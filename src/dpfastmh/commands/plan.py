@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from dpfastmh.commands.fit import add_budget, add_choices, unit_of
 
 if TYPE_CHECKING:
     from dpfastmh.planning import Plan
+    from dpfastmh.schema import Schema
 
 EXAMPLES = """examples:
   dpfastmh plan --schema patients.toml --rows 50000 --epsilon 1 --delta 1e-6
@@ -47,8 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """One forecast, or several side by side."""
     from dpfastmh.planning import plan_table
+    from dpfastmh.schema import Schema
 
-    plans = forecasts(arguments)
+    schema = Schema.load(arguments.schema)
+    plans = forecasts(arguments, schema)
+    if schema.hint:
+        print(f"dpfastmh plan: {schema.hint}", file=sys.stderr)
     if arguments.json:
         print(json.dumps([as_record(found) for found in plans], allow_nan=False))
     elif arguments.over is None:
@@ -58,12 +64,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def forecasts(arguments: argparse.Namespace) -> list[Plan]:
+def forecasts(arguments: argparse.Namespace, schema: Schema) -> list[Plan]:
     from dpfastmh.budget import Budget
     from dpfastmh.planning import plan
-    from dpfastmh.schema import Schema
 
-    schema = Schema.load(arguments.schema)
     _, most = unit_of(arguments, schema)
     found = []
     for factor in {None: (1.0,), "temperature": WARMER}.get(arguments.over, FACTORS):

@@ -21,8 +21,8 @@ EXAMPLES = """examples:
   dpfastmh predict out new.csv --id customer        each line begins with the row's cell of this column
   dpfastmh predict out new.csv --outcome            intervals of the outcome itself, not of its mean
 
-The columns are those of the schema; others are ignored. Numbers outside their public bounds count as the bound, and missing
-cells as the public values that the schema of the fit gave them.
+The columns are those of the schema; others are ignored. Numbers outside their public bounds count as the bound, and
+missing cells as the public values that the schema of the fit gave them.
 """
 
 
