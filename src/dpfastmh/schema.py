@@ -18,7 +18,8 @@
 
 The target has ``categories`` (logistic: two; softmax: all classes), ``bounds`` (student-t, huber, logistic-error) or
 nothing (poisson, whose key ``cap`` says where counts are cut). ``scale`` (student-t, huber, logistic-error) is the
-usual size of an error in units of the target: a twentieth of the width of its bounds unless given. ``df`` is student-t's.
+usual size of an error in units of the target: a twentieth of the width of its bounds unless given. ``df`` is
+student-t's.
 
 Everything here is decided before the data are seen. Bounds and categories must come from what anyone may know about the
 table without looking at it: taken from the data they would give records away, and no budget would pay for it.
