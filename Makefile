@@ -9,6 +9,7 @@ STAMP := .venv/.ready
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml requirements.lock
+	@echo "setting up .venv: a minute or two"
 	@if command -v uv >/dev/null 2>&1; then \
 	  uv venv --quiet --allow-existing --python $(PYTHON) .venv && install="uv pip install --quiet --python $(BIN)/python"; \
 	else \
@@ -17,6 +18,7 @@ $(STAMP): pyproject.toml requirements.lock
 	$$install --require-hashes -r requirements.lock && \
 	$$install --no-deps --no-build-isolation -e .
 	@touch $@
+	@echo "ready: '. .venv/bin/activate' puts the command dpfastmh at hand"
 
 # After a change of pyproject.toml. Versions stay as they are where they still fit; delete the file to renew them all.
 lock:

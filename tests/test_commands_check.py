@@ -4,6 +4,7 @@ and nothing written that was not asked for."""
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -108,9 +109,11 @@ def test_what_would_be_refused_is_listed_with_its_rows(folder: Path, capsys: pyt
     lines = "\n".join(result["refused"])
     assert "t.csv: column 'age', row 1: 'x' is not a finite number" in lines
     assert "column 'sex', row 2: unknown category 'Q'" in lines
-    assert "column 'y', row 2: missing" in lines
-    assert "column 'y', row 4: unknown category 'maybe'" in lines
-    assert lines.count("column 'y'") == SHOWN
+    assert "column 'y', row 2: missing: drop the row" in lines
+    assert "missing = VALUE in [columns.y] (in Python missing={'y': VALUE})" in lines
+    assert "column 'y', rows 4, 5, 6, 7: unknown category 'maybe': declare it" in lines
+    assert lines.count("column 'y'") == 2  # one line for each reason
+    assert len(re.findall(r"\b[2-7]\b", "".join(line for line in lines.split("\n") if "'y'" in line))) == SHOWN
     assert main(["check", "t.csv", "--schema", "s.toml"]) == 1
     out, err = capsys.readouterr()
     assert err == f"dpfastmh check: t.csv: the table would be refused, {len(result['refused'])} reasons listed\n"
@@ -274,3 +277,21 @@ def test_a_shell_sees_the_exit_code_and_no_traceback(folder: Path) -> None:
     assert piped.returncode == 0
     assert b"[columns.age]" in piped.stdout
     assert piped.stderr == b""
+
+
+def test_dates_are_told_from_other_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("t.csv").write_text("age,sex,y,person\n2024-02-02,F,no,a\n5,M,yes,b\n")
+    (line,) = found(capsys, "t.csv", "--schema", "s.toml", code=1)["refused"]
+    assert "'2024-02-02' is a date, not a finite number: make a number of it first" in line
+
+
+def test_missing_cells_of_categories_are_counted_where_they_go(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("s.toml").write_text(
+        'model = "logistic"\ntarget = "y"\n[columns.sex]\ncategories = ["F", "M"]\nmissing = "M"\n'
+        '[columns.y]\ncategories = ["no", "yes"]\n'
+    )
+    Path("t.csv").write_text("sex,y\nF,no\n,yes\nM,yes\n")
+    assert main(["check", "t.csv", "--schema", "s.toml"]) == 0
+    assert "categories of sex: F: 1, M: 1; the 1 missing count as M" in capsys.readouterr().out

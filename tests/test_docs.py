@@ -100,8 +100,9 @@ ALL = [snippet for page in PAGES for snippet in snippets(read(page), str(page.re
 
 
 @pytest.mark.parametrize("snippet", [s for s in ALL if s.run], ids=lambda s: f"{s.page}:{s.line}")
-def test_snippets_run(snippet: Snippet) -> None:
+def test_snippets_run(snippet: Snippet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = compile("\n" * (snippet.line - 1) + snippet.code, str(ROOT / snippet.page), "exec")
+    monkeypatch.chdir(tmp_path)  # a snippet may write a report
     exec(code, {"__name__": "snippet"})
 
 

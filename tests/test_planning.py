@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +14,7 @@ from scipy.stats import logistic, poisson, t
 
 import dpfastmh as mh
 from dpfastmh import losses, planning
+from dpfastmh.cli import main
 from dpfastmh.planning import (
     SCALES,
     YIELD,
@@ -286,3 +289,29 @@ def test_bad_questions_are_refused(options: dict[str, object], words: str) -> No
 def test_bad_settings_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
         Settings(**bad)  # type: ignore[arg-type]
+
+
+def test_the_comfortable_temperature_buys_a_hundred_draws() -> None:
+    found = forecast(0.5)
+    assert found.temperature < found.comfortable < math.inf
+    assert f"temperature {found.comfortable:.2g}" in found.summary()
+    warm = forecast(0.5, model=planning.at_temperature(MODEL, found.comfortable))
+    assert 90.0 < warm.effective.min() < 115.0
+    rich = forecast(4.0, 1_000_000, model=planning.at_temperature(MODEL, 50.0))
+    assert rich.comfortable == rich.temperature
+    assert "Comfortable" not in rich.summary()
+
+
+def test_the_command_compares_temperatures_and_passes_on_the_hint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = tmp_path / "spend.toml"
+    schema.write_text('model = "huber"\ntarget = "y"\n[columns.x]\nbounds = [0, 1]\n[columns.y]\nbounds = [0, 200]\n')
+    words = ["plan", "--schema", str(schema), "--rows", "50000", "--epsilon", "1", "--delta", "1e-6"]
+    assert main([*words, "--over", "temperature", "--temperature", "2"]) == 0
+    out, err = capsys.readouterr()
+    assert [line.split()[2] for line in out.splitlines()[1:]] == ["2", "4", "8", "16", "32", "64"]
+    assert "dpfastmh plan: target 'y': its bounds are centred at 100" in err
+    assert main([*words, "--json"]) == 0
+    (record,) = json.loads(capsys.readouterr().out)
+    assert record["comfortable_temperature"] > 1.0

@@ -543,3 +543,30 @@ def test_heavy_libraries_wait_until_they_are_needed():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_what_is_shown_is_short():
+    posterior = synthetic()
+    assert len(repr(posterior)) < 200
+    assert "summary()" in repr(posterior)
+    assert repr(posterior.predict(TABLE)).startswith(
+        f"<Prediction of {len(posterior.predict(TABLE))} rows: probability"
+    )
+
+
+def test_predictions_fill_in_missing_cells_and_carry_an_id(tmp_path, capsys):
+    posterior = replaced(synthetic(), missing={"age": 45, "sex": "M"}, privacy=privacy(temperature=4.0))
+    (tmp_path / "out").mkdir()
+    posterior.save(tmp_path / "out" / "posterior.nc")
+    assert Posterior.load(tmp_path / "out" / "posterior.nc").missing == {"age": 45, "sex": "M"}
+    (tmp_path / "gaps.csv").write_text("who,age,dose,sex\nA7,,3,F\nB2,50,3,\n")
+    (tmp_path / "full.csv").write_text("age,dose,sex\n45,3,F\n50,3,M\n")
+    assert main(["predict", str(tmp_path / "out"), str(tmp_path / "gaps.csv"), "--id", "who"]) == 0
+    out, err = capsys.readouterr()
+    assert "at temperature 4: the intervals are about 2 times as wide as the posterior's" in err
+    assert main(["predict", str(tmp_path / "out"), str(tmp_path / "full.csv")]) == 0
+    plain = capsys.readouterr().out.splitlines()
+    assert out.splitlines() == [f"{who},{line}" for who, line in zip(["who", "A7", "B2"], plain, strict=True)]
+    (tmp_path / "dose.csv").write_text("age,dose,sex\n45,,F\n")  # no public value for this one
+    assert main(["predict", str(tmp_path / "out"), str(tmp_path / "dose.csv")]) == 1
+    assert "column 'dose', row 1: missing" in capsys.readouterr().err

@@ -13,7 +13,7 @@ import pytest
 from dpfastmh import Box, Budget, LogisticRegression
 from dpfastmh.netcdf import privacy_record
 from dpfastmh.posterior import Posterior, PosteriorError
-from dpfastmh.report import report, write_report
+from dpfastmh.report import _number, report, write_report
 from dpfastmh.sampling import sample
 from posteriors import models, privacy, replaced, synthetic
 
@@ -247,3 +247,30 @@ def test_a_real_run_from_sampling_to_the_page(real, tmp_path):
     assert found.mean[0] < 0.3 < 0.7 < found.mean[1]
     assert again.spending[-1, 1] <= again.privacy.epsilon
     assert np.all(np.diff(again.spending[:, 1]) >= 0)
+
+
+def test_a_sign_is_not_told_from_hardly_any_draws():
+    rng = np.random.default_rng(5)
+    drift = np.linspace(0.0, 1.0, 400)[None, :, None] + 0.01 * rng.standard_normal((2, 400, 1))
+    sure = synthetic()
+    unsure = replaced(sure, draws=np.concatenate([sure.draws[:, :400, :3], 3.0 + drift], axis=2))
+    words = Page(report(unsure)).words()
+    assert "1 of 3 coefficients have too few effective draws to say anything about their sign. Of the others," in words
+    assert "The chains have not met, so that it may be more." in words
+
+
+def test_public_knowledge_is_written_as_people_write_it():
+    posterior = replaced(synthetic(), missing={"age": 45, "sex": "F"})
+    words = Page(report(posterior)).words()
+    assert "18 to 95; missing cells count as 45" in words
+    assert "M against F; missing cells count as F" in words
+    assert "missing={'age': 45, 'sex': 'F'}" in words
+    assert _number(150_000.0) == "150,000"
+    assert _number(-0.25) == "−0.25"
+
+
+def test_what_is_left_of_a_budget_is_explained(pages):
+    left = "was spent: the run ended at its planned steps"
+    assert left not in Page(pages["plain"]).words()
+    facts = replaced(synthetic(), privacy=privacy(epsilon_spent=0.6))
+    assert f"Of ε = 1 only 0.6 {left}" in Page(report(facts)).words()

@@ -1,6 +1,7 @@
 """A schema is the public knowledge that everything rests on: every mistake in one is one line that says where it is and
 what to do, and whatever is accepted makes a model."""
 
+import datetime as dt
 import json
 import math
 import random
@@ -391,3 +392,33 @@ def test_a_draft_is_refused_blank_by_blank_until_a_person_has_filled_it_in(tmp_p
 def test_missing_values_of_a_column_by_position() -> None:
     assert Column("b", categories=("u", "v"), missing="v").fill == 1
     assert Column("a", bounds=(0.0, 1.0), missing=1).fill == 1.0
+
+
+def bounded(low: float, high: float, **keys: Any) -> Schema:
+    columns = {"a": {"bounds": [0, 1]}, "y": {"bounds": [low, high]}}
+    return Schema.from_mapping({"model": "student-t", "target": "y", "columns": columns, **keys})
+
+
+def test_priors_and_errors_are_in_units_of_a_bounded_target() -> None:
+    found = bounded(-50, 150)
+    assert (found.prior_scale, found.intercept_scale, found.scale) == (200.0, 150.0, 10.0)
+    given = bounded(-50, 150, prior_scale=3.0, intercept_scale=4.0, scale=5.0)
+    assert (given.prior_scale, given.intercept_scale, given.scale) == (3.0, 4.0, 5.0)
+    classes = Schema.from_mapping(mapping())
+    assert classes.scale is None
+
+
+def test_a_target_far_from_zero_gets_a_hint() -> None:
+    assert "subtract a public typical value" in bounded(0, 200).hint
+    assert "10 times the scale of 10 from 0" in bounded(0, 200).hint
+    assert bounded(-100, 100).hint == ""
+    assert bounded(0, 200, scale=30).hint == ""
+    assert Schema.from_mapping(mapping()).hint == ""
+
+
+@pytest.mark.parametrize("bounds", [["2010-01-01", "2026-11-01"], [dt.date(2010, 1, 1), dt.date(2026, 11, 1)]])
+def test_bounds_that_are_dates_say_what_to_do(bounds: list[Any]) -> None:
+    with pytest.raises(SchemaError, match="column 'd': its bounds are dates: make a number of the column first"):
+        Schema.from_mapping(
+            {"model": "logistic", "target": "y", "columns": {"d": {"bounds": bounds}, "y": {"categories": [0, 1]}}}
+        )

@@ -155,3 +155,14 @@ def test_counts_need_a_public_cap():
         PrivatePoissonRegression(**COMMON).fit(X, np.ones(len(X)))
     with pytest.raises(ValueError, match="choose 'student-t' or 'huber'"):
         PrivateRobustRegression(loss="squared", **COMMON).fit(X, np.ones(len(X)))
+
+
+def test_bounds_by_name():
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1] / 10})
+    y = (X[:, 0] > 5).astype(int)
+    named = {"b": (0.0, 1.0), "a": (0.0, 10.0)}  # in an order of their own
+    model = PrivateLogisticRegression(classes=[0, 1], **(COMMON | {"bounds": named})).fit(frame, y)
+    assert model.posterior_.model.domain.columns == ("a", "b")
+    assert model.score(frame, y) > 0.8
+    with pytest.raises(ValueError, match="bounds are those of 'a', X has 'a', 'b'"):
+        PrivateLogisticRegression(classes=[0, 1], **(COMMON | {"bounds": {"a": (0, 1)}})).fit(frame, y)

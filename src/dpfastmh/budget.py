@@ -103,7 +103,7 @@ class Budget:
         if self.delta > 1 / count and not force:
             raise ValueError(
                 f"delta={self.delta:g} is above 1/{count}: it would allow publishing somebody's record; "
-                f"use a delta well below {1 / count:.1g}, or force it knowingly"
+                f"use a delta well below {1 / count:.2g}, or force it knowingly"
             )
 
     def most_steps(self, coin_bits: int = 64) -> int:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 FEW_EFFECTIVE = 100.0  # effective draws, below which a mean is off by more than a tenth of a standard deviation
 LARGE_RHAT = 1.05
+HARDLY_ANY = 10.0  # effective draws, below which not even a sign is told
 FEW_DRAWS = 20  # kept of each chain
 
 CURES = "a larger epsilon, more records, a higher temperature or fewer columns give more"
@@ -59,6 +60,7 @@ def precision(posterior: Posterior) -> str:
         f"{ess[best]:,.0f} of {posterior.names[best]}, the most. A mean here is therefore off by a standard error of "
         f"at most {off:.2g} standard deviations of the {target}: added to it, the uncertainty of that coefficient is "
         f"{widened:.2g}% larger than with a budget without limit."
+        + (" The chains have not met, so that it may be more." if ess[worst] < HARDLY_ANY else "")
     )
 
 
@@ -99,10 +101,11 @@ def _few_effective(posterior: Posterior) -> PosteriorWarning | None:
         return None
     worst = int(np.nanargmin(ess))
     names = _some([name for name, few in zip(posterior.names, poor, strict=True) if few])
+    ten = ": with ten effective draws or so, 90% intervals hold the truth some 84% of the time"
     return FewEffectiveDraws(
         f"Few effective draws of {names}: {ess[worst]:.0f} for {posterior.names[worst]}, so that its mean may be off "
-        f"by {1.0 / np.sqrt(ess[worst]):.2f} standard deviations and its interval is rough, as a rule too narrow: "
-        f"with ten effective draws or so, 90% intervals hold the truth some 84% of the time. {_upper(CURES)}."
+        f"by {1.0 / np.sqrt(ess[worst]):.2f} standard deviations and its interval is rough, as a rule too "
+        f"narrow{ten if ess[worst] < 3.0 * HARDLY_ANY else ''}. {_upper(CURES)}."
     )
 
 

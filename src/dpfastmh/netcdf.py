@@ -49,6 +49,7 @@ def attributes(posterior: Posterior) -> dict[str, Any]:
         "privacy": _json(privacy_record(posterior)),
         "model": _json(None if posterior.model is None else describe(posterior.model)),
         "outcome": _json(posterior.outcome),
+        "missing": _json(posterior.missing),
         "warnings": _json(list(posterior.warnings)),
         "start": _json(posterior.start),
     }
@@ -124,6 +125,9 @@ def _read(tree: Any) -> Posterior:
     outcome, warnings, start = (json.loads(_text(tree, name)) for name in ("outcome", "warnings", "start"))
     if not (outcome is None or isinstance(outcome, str)) or not (start is None or isinstance(start, dict)):
         raise LoadError("the outcome or the start is not what it should be")
+    missing = json.loads(_text(tree, "missing")) if "missing" in tree.attrs else {}  # older files have none
+    if not isinstance(missing, dict) or not all(isinstance(value, str | int | float) for value in missing.values()):
+        raise LoadError("the values of missing cells are not texts or numbers")
     if not isinstance(warnings, list) or not all(isinstance(text, str) for text in warnings):
         raise LoadError("the warnings are not texts")
     names = draws["coefficient"]
@@ -138,6 +142,7 @@ def _read(tree: Any) -> Posterior:
         warnings=tuple(warnings),
         start=start,
         outcome=outcome,
+        missing=missing,
     )
 
 

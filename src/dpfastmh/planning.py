@@ -20,7 +20,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +29,7 @@ import numpy.typing as npt
 from dpfastmh import losses
 from dpfastmh.budget import Budget, best_alpha, checked_count, rdp_budget
 from dpfastmh.domain import BALL, BOXBALL, ONEHOT
+from dpfastmh.findings import FEW_EFFECTIVE
 from dpfastmh.models import GLM, Model
 from dpfastmh.priors import energy_derivatives
 
@@ -317,6 +318,7 @@ class Plan:
     passes: float  # over all rows
     rows_read: float  # at random, beside them
     reading: float  # seconds of both, at the engine's public speed figure
+    comfortable: float  # the temperature at which it would buy a hundred effective draws; infinite where none would
 
     def summary(self) -> str:
         """The forecast in words and figures."""
@@ -337,6 +339,11 @@ class Plan:
         ]
         if self.advice:
             lines.append(self.advice)
+        if self.temperature < self.comfortable < math.inf:
+            lines.append(
+                f"Comfortable are {FEW_EFFECTIVE:g} effective draws or more: this budget buys them at about "
+                f"temperature {self.comfortable:.2g}. A real table may give a tenth of its forecast."
+            )
         return "\n".join(lines)
 
 
@@ -371,7 +378,7 @@ def plan(
     full = method == "dp-fast-mh-full"
     found = _forecast(model, units, budget, max_rows_per_unit, chains, max_time, settings, full, engine)
     enough = bool(found.effective.min() >= max(settings.least_draws, 1.0))
-    if enough:
+    if found.effective.min() >= FEW_EFFECTIVE:
         return found
 
     def draws(temperature: float = model.temperature, epsilon: float = budget.epsilon, people: int = units) -> float:
@@ -380,11 +387,14 @@ def plan(
         bought = _forecast(other, people, raised, max_rows_per_unit, chains, max_time, settings, full)
         return float(bought.effective.min())
 
+    comfort = model.temperature * _least(lambda f: draws(temperature=model.temperature * f), FEW_EFFECTIVE)
+    if enough:
+        return replace(found, comfortable=comfort)
     warmer = _least(lambda f: draws(temperature=model.temperature * f))
     larger = _least(lambda f: draws(epsilon=budget.epsilon * f))
     more = _least(lambda f: draws(people=math.ceil(units * f)))
     advice = too_small(found.effective.min(), model.temperature * warmer, budget.epsilon * larger, units * more)
-    return Plan(**{**found.__dict__, "enough": False, "advice": advice})
+    return replace(found, enough=False, advice=advice, comfortable=comfort)
 
 
 def replace_setting(settings: Settings, **changes: object) -> Settings:
@@ -411,15 +421,15 @@ def too_small(draws: float, temperature: float, epsilon: float, units: float) ->
     return f"This budget buys {draws:.2g} effective draws, less than one. {rescue}"
 
 
-def _least(draws: Callable[[float], float]) -> float:
-    """The least factor up to 2²⁰ at which one draw can be bought, to 2%; infinite where there is none."""
-    high = next((float(2**k) for k in range(1, 21) if draws(float(2**k)) >= 1.0), math.inf)
+def _least(draws: Callable[[float], float], wanted: float = 1.0) -> float:
+    """The least factor up to 2²⁰ at which ``wanted`` draws can be bought, to 2%; infinite where there is none."""
+    high = next((float(2**k) for k in range(1, 21) if draws(float(2**k)) >= wanted), math.inf)
     if high == math.inf:
         return high
     low = high / 2.0
     while high > 1.02 * low:
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if draws(middle) >= 1.0 else (middle, high)
+        low, high = (low, middle) if draws(middle) >= wanted else (middle, high)
     return high
 
 
@@ -466,6 +476,7 @@ def _forecast(
         passes=passes,
         rows_read=rows_read,
         reading=passes * (where.pass_ + size / where.bytes) + rows_read * where.row,
+        comfortable=model.temperature,
     )
 
 
@@ -479,10 +490,16 @@ def most_steps(moves: Moves, max_time: float | None, cap: int) -> float:
 
 def plan_table(plans: Iterable[Plan]) -> str:
     """Forecasts side by side, one line each."""
-    lines = [f"{'epsilon':>9}{'units':>14}{'steps':>13}{'effective draws':>17}{'error of means':>16}{'seconds':>9}"]
+    head = f"{'epsilon':>9}{'units':>14}{'temperature':>13}{'steps':>13}"
+    lines = [f"{head}{'effective draws':>17}{'error of means':>16}{'seconds':>9}"]
     for found in plans:
         lines.append(
-            f"{found.budget.epsilon:>9g}{found.units:>14,}{found.steps:>13,.0f}{found.effective.min():>17,.2g}"
-            f"{found.errors.max():>13.2g} sd{found.seconds:>9.1f}"
+            f"{found.budget.epsilon:>9g}{found.units:>14,}{found.temperature:>13g}{found.steps:>13,.0f}"
+            f"{_draws(found):>17}{found.errors.max():>13.2g} sd{found.seconds:>9.1f}"
         )
     return "\n".join(lines)
+
+
+def _draws(found: Plan) -> str:
+    least = float(found.effective.min())
+    return f"{least:,.0f}" if least >= 10.0 else f"{least:.2g}"

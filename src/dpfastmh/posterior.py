@@ -185,6 +185,7 @@ class Posterior:
     warnings: tuple[str, ...] = ()
     start: dict[str, Any] | None = None  # public facts of the warm start
     outcome: str | None = None  # the name of the target column
+    missing: dict[str, str | int | float | bool] = field(default_factory=dict)  # public values of missing cells
     _diagnostics: dict[str, FloatArray] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -204,6 +205,10 @@ class Posterior:
         if self.model is not None and tuple(self.model.parameters) != tuple(self.names):
             raise PosteriorError("the model's coefficients are not those of the draws")
         _only(self.start or {}, START_FACTS, "the start")
+
+    def __repr__(self) -> str:
+        what = f"{self.outcome}: " if self.outcome else ""
+        return f"<Posterior {what}{self.title}; {len(self.names)} coefficients, see summary()>"
 
     # -- words -------------------------------------------------------------------------------------------------------
     @property

@@ -37,6 +37,10 @@ class Prediction:
     def __len__(self) -> int:
         return len(self.mean)
 
+    def __repr__(self) -> str:
+        what = f"{self.kind} with {100 * self.interval:g}% intervals"
+        return f"<Prediction of {len(self):,} rows: {what}, in .mean, .low and .high>"
+
     def columns(self) -> dict[str, FloatArray]:
         """Column names and values, as ``dpfastmh predict`` writes them."""
         if self.mean.ndim == 1:

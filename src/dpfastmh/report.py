@@ -24,7 +24,7 @@ import numpy as np
 
 from dpfastmh import plots
 from dpfastmh.description import describe, model_name
-from dpfastmh.findings import FEW_EFFECTIVE, LARGE_RHAT, findings, precision
+from dpfastmh.findings import FEW_EFFECTIVE, HARDLY_ANY, LARGE_RHAT, findings, precision
 from dpfastmh.netcdf import privacy_record, to_bytes
 from dpfastmh.outputs import create_folder, replace_file
 from dpfastmh.posterior import Posterior, Row
@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 
     from dpfastmh.models import GLM
 
+# what the statement's releases are, for a reader who is no specialist
+RELEASED = {
+    "hessian": "hessian: noisy curvature of the likelihood, for the start",
+    "gradient": "gradient: noisy slope of the likelihood, for the start",
+    "accept bits": "accept bits: whether a proposed move was accepted",
+}
 MOST_CARDS = 24  # coefficients with pictures of their own
 OUTPUTS = ("posterior.nc", "summary.csv", "privacy.json", "report.html")
 
@@ -116,9 +122,19 @@ def _one_row(posterior: Posterior) -> bool:
 
 
 def _clear_signs(posterior: Posterior) -> str:
-    """Which coefficients have a sign beyond doubt, in words."""
+    """Which coefficients have a sign beyond doubt; of those with hardly any effective draws nothing is said."""
     constants = _constants(posterior)
-    shown = [j for j, name in enumerate(posterior.names) if name not in constants]
+    features = [j for j, name in enumerate(posterior.names) if name not in constants]
+    ess = posterior.ess()
+    shown = [j for j in features if not ess[j] < HARDLY_ANY]
+    if len(shown) < len(features):
+        few = len(features) - len(shown)
+        unclear = f"{few} of {len(features)} coefficients have too few effective draws to say anything about their sign"
+        return f"{unclear}. {_signs(posterior, shown, 'the others')}".strip()
+    return _signs(posterior, shown, f"{len(shown)} coefficients")
+
+
+def _signs(posterior: Posterior, shown: list[int], among: str) -> str:
     low, high = np.quantile(posterior.draws, [0.05, 0.95], axis=(0, 1))
     clear = [j for j in shown if low[j] > 0.0 or high[j] < 0.0]
     strength = np.abs(posterior.means) / np.maximum(posterior.sds, 1e-300)
@@ -126,11 +142,11 @@ def _clear_signs(posterior: Posterior) -> str:
     if not shown:
         return ""
     if not clear:
-        return f"Of {len(shown)} coefficients, none has a 90% interval that leaves out zero."
+        return f"Of {among}, none has a 90% interval that leaves out zero."
     words = [f"{posterior.names[j]} ({'positive' if low[j] > 0 else 'negative'})" for j in clear[:4]]
     more = f" and {len(clear) - 4} more" if len(clear) > 4 else ""
     many = "has a 90% interval that leaves" if len(clear) == 1 else "have 90% intervals that leave"
-    return f"Of {len(shown)} coefficients, {len(clear)} {many} out zero: {', '.join(words)}{more}."
+    return f"Of {among}, {len(clear)} {many} out zero: {', '.join(words)}{more}."
 
 
 def _constants(posterior: Posterior) -> set[str]:
@@ -276,7 +292,7 @@ def _privacy(posterior: Posterior) -> str:
         + f" Costs were added up as Rényi divergence of order {spent.alpha:.4g}, {spent.rdp_spent:.4g} in all:"
     )
     costs = "".join(
-        f'<tr><th scope="row">{escape(str(release["what"]))}</th>'
+        f'<tr><th scope="row">{escape(RELEASED.get(str(release["what"]), str(release["what"])))}</th>'
         f"<td>{_count(release.get('count'))}</td><td>{release['rdp']:.4g}</td></tr>"
         for release in spent.releases
     )
@@ -333,7 +349,12 @@ def _precision(posterior: Posterior) -> str:
         "With fewer than a hundred effective draws the standard deviations and intervals are rough themselves, and "
         "R-hat can miss a disagreement between chains."
     )  # fmt: skip
-    return _section("What the budget did to precision", _p(text), _p(advice), _p(few))
+    spent, promised = posterior.privacy.epsilon_spent, posterior.privacy.epsilon
+    left = "" if not posterior.privacy.private or spent > 0.95 * promised else (
+        f"Of ε = {short(promised)} only {spent:.3g} was spent: the run ended at its planned steps, at a limit of draws "
+        "or time, or was stopped, before the budget did. What was not spent cannot be spent later on this run."
+    )  # fmt: skip
+    return _section("What the budget did to precision", _p(text), _p(advice), _p(few), _p(left))
 
 
 def _densities(posterior: Posterior) -> str:
@@ -412,9 +433,13 @@ def _model(posterior: Posterior) -> str:
         )
     if facts["target_bounds"]:
         low, high = facts["target_bounds"]
-        text += f" Outcomes are held to {low:g} to {high:g}."
+        text += f" Outcomes are held to {_number(low)} to {_number(high)}."
+    filled = {
+        name: f"; missing cells count as {value if isinstance(value, bool | str) else _number(value)}"
+        for name, value in posterior.missing.items()
+    }
     rows = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td class="text">{escape(known)}</td></tr>'
+        f'<tr><th scope="row">{escape(name)}</th><td class="text">{escape(known + filled.get(name, ""))}</td></tr>'
         for part in facts["domain"]
         for name, known in _known(part)
     )
@@ -432,13 +457,19 @@ def _known(part: Mapping[str, Any]) -> list[tuple[str, str]]:
     ball = f", scaled values within a ball of radius {part['radius']:g}" if part["kind"] == "box-and-ball" else ""
     match part["kind"]:
         case "box" | "box-and-ball":
-            return [(name, f"{low:g} to {high:g}{ball}") for name, low, high in part["bounds"]]
+            return [(name, f"{_number(low)} to {_number(high)}{ball}") for name, low, high in part["bounds"]]
         case "ball":
             return [(name, f"Euclidean norm at most {part['radius']:g}, together") for name in part["columns"]]
         case "one-hot":
             first, *others = (str(category) for category in part["categories"])
-            return [(part["column"], f"{', '.join(others)}, each against {first}")]
+            each = ", each" if len(others) > 1 else ""
+            return [(part["column"], f"{', '.join(others)}{each} against {first}")]
     return []
+
+
+def _number(value: float) -> str:
+    """A declared number as a person writes it: 150,000."""
+    return f"{value:,.10g}".replace("-", "−")
 
 
 def _priors(model: GLM) -> str:
@@ -512,6 +543,7 @@ def _call(posterior: Posterior) -> str:
     options += [f"prior={_prior_code(facts['prior'])}"]
     options += [f"temperature={model.temperature:g}"] if model.temperature != 1.0 else []
     options += [] if intercept else ["intercept=False"]
+    missing = f", missing={posterior.missing!r}" if posterior.missing else ""
     target = repr(posterior.outcome) if posterior.outcome else "TARGET"
     domain = re.sub(r"\b(Box|Ball|OneHot|Constant)\(", r"mh.\1(", repr(shown))
     return (
@@ -519,7 +551,7 @@ def _call(posterior: Posterior) -> str:
         f"domain = {domain}\n"
         f"model = mh.{names[facts['loss']['name']]}(domain, {', '.join(options)})\n"
         f"budget = mh.Budget(epsilon={privacy.epsilon:g}, delta={short(privacy.delta)})\n"
-        f"posterior = mh.sample(model, TABLE, target={target}, budget=budget, chains={privacy.chains})\n"
+        f"posterior = mh.sample(model, TABLE, target={target}, budget=budget, chains={privacy.chains}{missing})\n"
     )
 
 

@@ -5,7 +5,7 @@
     unit = "patient_id"           # optional: the column that says whose row it is
     max_rows_per_unit = 3         # with unit: the first rows of each unit that count (1 unless given)
     prior_scale = 2.5             # priors are Normal, on the coefficients of the features scaled to [−1, 1]
-    intercept_scale = 5.0
+    intercept_scale = 5.0         # without these two: 2.5 and 5; for a target of bounds [l, h]: h − l and max(|l|, |h|)
     intercept = true
 
     [columns.age]
@@ -17,7 +17,9 @@
     categories = [0, 1]           # the target of a logistic model: the second is the event
 
 The target has ``categories`` (logistic: two; softmax: all classes), ``bounds`` (student-t, huber, logistic-error) or
-nothing (poisson, whose key ``cap`` says where counts are cut). ``scale`` and ``df`` are for the losses that have them.
+nothing (poisson, whose key ``cap`` says where counts are cut). ``scale`` (student-t, huber, logistic-error) is the
+usual size of an error in units of the target: a twentieth of the width of its bounds unless given. ``df`` is
+student-t's.
 
 Everything here is decided before the data are seen. Bounds and categories must come from what anyone may know about the
 table without looking at it: taken from the data they would give records away, and no budget would pay for it.
@@ -32,6 +34,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import date, time
 from itertools import groupby
 from numbers import Real
 from pathlib import Path
@@ -63,6 +66,7 @@ KEYS = (
     *OWN_KEYS,
     "columns",
 )
+FAR = 4.0  # scales between 0 and the middle of a target's bounds, beyond which the start may be far off
 COLUMN_KEYS = ("bounds", "categories", "missing")
 
 
@@ -158,6 +162,20 @@ class Schema:
         return {c.name: c.missing for c in (*self.features, self.outcome) if c.missing is not None}
 
     @property
+    def hint(self) -> str:
+        """What would help the search for a start, which begins at 0, to find a target of numbers; mostly nothing."""
+        if self.outcome.bounds is None or self.scale is None:
+            return ""
+        middle = sum(self.outcome.bounds) / 2.0
+        if abs(middle) <= FAR * self.scale:
+            return ""
+        return (
+            f"target {self.target!r}: its bounds are centred at {middle:.6g}, {abs(middle) / self.scale:.2g} times the "
+            f"scale of {self.scale:.3g} from 0, where the search for a start begins: better subtract a public typical "
+            "value from the column (and from its bounds)"
+        )
+
+    @property
     def domain(self) -> Domain:
         """The features in declared order, without the intercept."""
         parts: list[Domain] = []
@@ -240,17 +258,27 @@ def _schema(given: Mapping[str, Any], where: str) -> Schema:
         features=features,
         unit=unit,
         max_rows_per_unit=_count(given, "max_rows_per_unit", 1),
-        prior_scale=_positive(given, "prior_scale", 2.5),
-        intercept_scale=_positive(given, "intercept_scale", 5.0),
         intercept=_flag(given, "intercept", True),
-        scale=_positive(given, "scale", 1.0) if "scale" in given else None,
         df=_positive(given, "df", 4.0) if "df" in given else None,
         cap=cap,
         where=where,
+        **_in_units_of(outcome, given),
     )
     # names that collide once the categories are encoded
     _ = Constant("intercept") * schema.domain if schema.intercept else schema.domain
     return schema
+
+
+def _in_units_of(outcome: Column, given: Mapping[str, Any]) -> dict[str, float]:
+    """Priors and the size of an error: as given, or in proportion to the public bounds of a target of numbers.
+
+    Priors of 2.5 and 5 are wide for log-odds. A target between 0 and 200 they would hold near 0, whatever the data say.
+    """
+    known = {"prior_scale": 2.5, "intercept_scale": 5.0}
+    if outcome.bounds is not None:
+        low, high = outcome.bounds
+        known = {"prior_scale": high - low, "intercept_scale": max(abs(low), abs(high)), "scale": (high - low) / 20.0}
+    return {key: _positive(given, key, default) for key, default in known.items()}
 
 
 def _check_useful(given: Mapping[str, Any], model: str) -> None:
@@ -407,6 +435,11 @@ def _bounds(name: str, given: Any) -> tuple[float, float]:
         raise SchemaError(f"fill in the bounds of column {name!r} from public knowledge, as in bounds = [0, 120]")
     if not isinstance(given, list | tuple) or len(given) != 2:
         raise SchemaError(f"{where}: give two numbers, the lower one first")
+    if any(isinstance(end, date | time) or _is_date(end) for end in given):
+        raise SchemaError(
+            f"column {name!r}: its bounds are dates: make a number of the column first (days since a public day, say),"
+            " and give two numbers"
+        )
     low, high = (_number(end) for end in given)
     if math.isnan(low) or math.isnan(high):
         raise SchemaError(f"{where} are not numbers: give two, the lower one first")
@@ -418,6 +451,10 @@ def _bounds(name: str, given: Any) -> tuple[float, float]:
         raise SchemaError(f"{where} are reversed: the lower one comes first")
     Box({name: (low, high)})  # refuses what is too narrow to divide by
     return low, high
+
+
+def _is_date(end: object) -> bool:
+    return isinstance(end, str) and re.match(r"\d{4}-\d\d?-\d\d?\b", end) is not None
 
 
 def _categories(name: str, given: Any) -> tuple[Category, ...]:

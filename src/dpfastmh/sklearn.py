@@ -3,9 +3,9 @@
     PrivateLogisticRegression(bounds=(0, 10), classes=[0, 1], epsilon=1, delta=1e-6).fit(X, y).predict_proba(X)
 
 What is public must be declared, never measured on the data: ``domain`` (a Box, OneHot, ... with named columns, for data
-frames) or ``bounds`` (one pair for all columns, or one for each), and ``classes``. ``classes="observed"`` declares that
-the labels found in ``y`` are public knowledge. ``random_state=None`` is private; a number makes every result
-reproducible and **not private**.
+frames) or ``bounds`` (one pair for all columns, one for each, or for a data frame one by name), and ``classes``.
+``classes="observed"`` declares that the labels found in ``y`` are public knowledge. ``random_state=None`` is private; a
+number makes every result reproducible and **not private**.
 
 ``force`` goes on where δ is above 1/N or the budget buys less than one effective draw: ``posterior_`` then says how
 little the result is worth.
@@ -16,7 +16,7 @@ privacy statement. Predictions average over the draws.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,7 @@ __all__ = [
     "PrivateSoftmaxRegression",
 ]
 
-Bounds = tuple[float, float] | Sequence[tuple[float, float]]
+Bounds = tuple[float, float] | Sequence[tuple[float, float]] | Mapping[str, tuple[float, float]]
 
 
 class _Private(BaseEstimator):  # type: ignore[misc]
@@ -119,15 +119,25 @@ class _Private(BaseEstimator):  # type: ignore[misc]
                 "bounds are missing: declare from public knowledge, not from the data, between which values every "
                 "column lies, as in bounds=(0, 10) or bounds=[(18, 95), (0, 10)], or give a domain"
             )
-        pairs = np.asarray(self.bounds, dtype=np.float64)
+        names = [
+            str(name) for name in getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])
+        ]
+        if isinstance(self.bounds, Mapping):
+            if set(self.bounds) != set(names):
+                raise ValueError(
+                    f"bounds are those of {', '.join(map(repr, self.bounds))}, X has {', '.join(map(repr, names))}: "
+                    "give a pair for each column of X"
+                )
+            pairs = np.asarray([self.bounds[name] for name in names], dtype=np.float64)
+        else:
+            pairs = np.asarray(self.bounds, dtype=np.float64)
         if pairs.shape == (2,):
             pairs = np.tile(pairs, (self.n_features_in_, 1))
         if pairs.shape != (self.n_features_in_, 2):
             raise ValueError(
                 f"bounds of shape {pairs.shape}: X has {self.n_features_in_} features, give a pair for each"
             )
-        names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])
-        return Box({str(name): (low, high) for name, (low, high) in zip(names, pairs.tolist(), strict=True)})
+        return Box({name: (low, high) for name, (low, high) in zip(names, pairs.tolist(), strict=True)})
 
     def _budget(self) -> Budget:
         if self.epsilon is None or self.delta is None:

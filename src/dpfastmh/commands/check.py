@@ -22,6 +22,8 @@ EXAMPLES = """examples:
 NOTICE = "for the data's custodian only: not private, do not publish"
 SHOWN = 5  # cells of a column that are listed
 
+Refused = dict[tuple[str, str, str], list[int]]  # file, column, reason: rows
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -77,6 +79,7 @@ class ColumnFound:
     missing: int = 0
     unreadable: int = 0  # neither missing nor what is declared
     classes: dict[str, int] | None = None  # cells of each category
+    fill: Any = None  # the public value of missing cells
 
 
 @dataclass
@@ -99,10 +102,11 @@ def examine(schema: Any, table: Any) -> Found:
     from dpfastmh.data.units import Units
 
     declared = [*schema.features, schema.outcome]
-    found = Found(target=schema.target, columns=[ColumnFound(column.name) for column in declared])
+    found = Found(target=schema.target, columns=[ColumnFound(column.name, fill=column.missing) for column in declared])
     found.extra_columns = [name for name in table.names if name not in schema.columns]
     people = None if schema.unit is None else Units(schema.unit, schema.max_rows_per_unit, table.text)
     broken: set[str] = set()
+    cells: Refused = {}
     kept = 0
     try:
         for batch in table.batches(schema.columns):
@@ -110,7 +114,7 @@ def examine(schema: Any, table: Any) -> Found:
             for column, seen in zip(declared, found.columns, strict=True):
                 if column.name not in broken:
                     try:
-                        _count(column, seen, batch, table.text, schema.cap, found.refused)
+                        _count(column, seen, batch, table.text, schema.cap, cells)
                     except TableError as error:  # the column as a whole cannot be read
                         broken.add(column.name)
                         found.refused.append(str(error))
@@ -124,6 +128,7 @@ def examine(schema: Any, table: Any) -> Found:
         if not found.rows:
             raise
         found.refused.append(str(error))
+    found.refused = [*_by_reason(cells), *found.refused]
     if people is not None:
         found.units, found.rows_past_the_limit = people.count, found.rows - kept
     if (found.rows if people is None else people.count) < 2:
@@ -131,14 +136,16 @@ def examine(schema: Any, table: Any) -> Found:
     return found
 
 
-def _count(column: Any, seen: ColumnFound, batch: Any, text: bool, cap: int | None, refused: list[str]) -> None:
+def _count(column: Any, seen: ColumnFound, batch: Any, text: bool, cap: int | None, refused: Refused) -> None:
     from dpfastmh.data import cells
 
     found = cells.read(column, batch, text)
     good = ~(found.bad | found.missing)
     wrong = np.flatnonzero(found.bad | (found.missing & (column.missing is None)))
     listed = seen.unreadable + (0 if column.missing is not None else seen.missing)
-    refused += [cells.refusal(column, batch, found, int(row)) for row in wrong[: max(0, SHOWN - listed)]]
+    for row in wrong[: max(0, SHOWN - listed)]:
+        why = cells.reason(column, batch, found, int(row))
+        refused.setdefault((batch.where, column.name, why), []).append(batch.first + int(row) + 1)
     seen.missing += int(found.missing.sum())
     seen.unreadable += int(found.bad.sum())
     if column.categories is not None:
@@ -150,6 +157,15 @@ def _count(column: Any, seen: ColumnFound, batch: Any, text: bool, cap: int | No
     low, high = column.bounds if column.bounds is not None else (0, cap)
     seen.below += int((found.values[good] < low).sum())
     seen.above += int((found.values[good] > high).sum())
+
+
+def _by_reason(cells: Refused) -> list[str]:
+    """One line for all listed cells of a column that are refused for the same reason."""
+    return [
+        f"{where}: column {column!r}, row{'s' if len(rows) > 1 else ''} {', '.join(map(str, rows))}"
+        f"{', ...' if len(rows) == SHOWN else ''}: {why}"
+        for (where, column, why), rows in cells.items()
+    ]
 
 
 def _lines(found: Found) -> list[str]:
@@ -167,6 +183,8 @@ def _lines(found: Found) -> list[str]:
     for column in found.columns:
         if column.classes is not None:
             shown = ", ".join(f"{name}: {count:,}" for name, count in column.classes.items())
+            if column.missing and column.fill is not None:
+                shown += f"; the {column.missing:,} missing count as {column.fill}"
             lines.append(
                 f"{'classes of the target' if column.name == found.target else 'categories of'} {column.name}: {shown}"
             )

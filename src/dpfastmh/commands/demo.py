@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import sys
 from pathlib import Path
 
 EXAMPLES = """examples:
@@ -34,7 +35,10 @@ def run(arguments: argparse.Namespace) -> int:
     fit += ["--temperature", TEMPERATURE, "-o", str(folder)]
     print("48,842 people of the Adult census: who earned more than 50,000 dollars? Any one of them is protected.\n")
     print(f"  dpfastmh {' '.join(fit)}\n", flush=True)
-    return main([*fit, "--quiet"] if arguments.quiet else fit)
+    code = main([*fit, "--quiet"] if arguments.quiet else fit)
+    if code == 0:
+        print("\nA table of your own begins with: dpfastmh schema TABLE.csv -o TABLE.toml", file=sys.stderr)
+    return code
 
 
 def new_folder() -> Path:

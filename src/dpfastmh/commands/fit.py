@@ -16,6 +16,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -117,8 +118,10 @@ def run(arguments: argparse.Namespace) -> int:
         check_new(arguments.checkpoint)
     schema = Schema.load(arguments.schema)
     check_room(arguments.output, ROOM)
+    if schema.hint and not arguments.quiet:
+        print(f"dpfastmh fit: {schema.hint}", file=sys.stderr)
     ledger = ledger_of(arguments)
-    posterior = fitted(arguments, schema, ledger)
+    posterior = replace(fitted(arguments, schema, ledger), missing=schema.missing)
     with uninterrupted():
         where = written(posterior, arguments.output)
     show(posterior, where, as_json=arguments.json)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +16,18 @@ from dpfastmh.commands.fit import add_budget, add_choices, unit_of
 
 if TYPE_CHECKING:
     from dpfastmh.planning import Plan
+    from dpfastmh.schema import Schema
 
 EXAMPLES = """examples:
   dpfastmh plan --schema patients.toml --rows 50000 --epsilon 1 --delta 1e-6
+  dpfastmh plan --schema patients.toml --rows 50000 --epsilon 1 --delta 1e-6 --over temperature
   dpfastmh plan --schema patients.toml --rows 50000 --epsilon 1 --delta 1e-6 --over epsilon
   dpfastmh plan --schema patients.toml --rows 50000 --epsilon 1 --delta 1e-6 --over rows --json
 
 With a unit in the schema, --rows is the number of units (people).
 """
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+WARMER = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,15 +38,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine", choices=["memory", "mapped", "dask"], default="memory", help="where the rows will be (memory)"
     )
-    parser.add_argument("--over", choices=["epsilon", "rows"], help="a table over a quarter to four times of it")
+    parser.add_argument(
+        "--over",
+        choices=["epsilon", "rows", "temperature"],
+        help="a table over a quarter to four times of it; up to 32 times of the temperature",
+    )
     parser.add_argument("--json", action="store_true", help="print the forecasts as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """One forecast, or five side by side."""
+    """One forecast, or several side by side."""
     from dpfastmh.planning import plan_table
+    from dpfastmh.schema import Schema
 
-    plans = forecasts(arguments)
+    schema = Schema.load(arguments.schema)
+    plans = forecasts(arguments, schema)
+    if schema.hint:
+        print(f"dpfastmh plan: {schema.hint}", file=sys.stderr)
     if arguments.json:
         print(json.dumps([as_record(found) for found in plans], allow_nan=False))
     elif arguments.over is None:
@@ -51,21 +64,18 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def forecasts(arguments: argparse.Namespace) -> list[Plan]:
+def forecasts(arguments: argparse.Namespace, schema: Schema) -> list[Plan]:
     from dpfastmh.budget import Budget
     from dpfastmh.planning import plan
-    from dpfastmh.schema import Schema
 
-    schema = Schema.load(arguments.schema)
-    model = schema.build(arguments.temperature)
     _, most = unit_of(arguments, schema)
     found = []
-    for factor in (1.0,) if arguments.over is None else FACTORS:
+    for factor in {None: (1.0,), "temperature": WARMER}.get(arguments.over, FACTORS):
         epsilon = arguments.epsilon * (factor if arguments.over == "epsilon" else 1.0)
         units = round(arguments.rows * factor) if arguments.over == "rows" else arguments.rows
         found.append(
             plan(
-                model,
+                schema.build(arguments.temperature * (factor if arguments.over == "temperature" else 1.0)),
                 units=units,
                 budget=Budget(epsilon, arguments.delta),
                 max_rows_per_unit=most,
@@ -99,4 +109,5 @@ def as_record(found: Plan) -> dict[str, Any]:
         "reading_seconds": found.reading,
         "enough": found.enough,
         "advice": found.advice,
+        "comfortable_temperature": found.comfortable if math.isfinite(found.comfortable) else None,
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
             threads=arguments.threads,
             progress=display.update,
         )
+    posterior = replace(posterior, missing=dict(contents.head["table"]["missing"]))
     with uninterrupted():
         where = written(posterior, output)
     show(posterior, where, as_json=arguments.json)

@@ -20,7 +20,8 @@ HEAD = """\
 # the law. Do NOT look the bounds or categories up in the data: a smallest or largest value, or a category that few
 # people have, is somebody's record, and no privacy budget would pay for publishing it. Too wide costs some precision;
 # numbers outside the bounds are moved to the nearest one.
-# Remove the sections of columns that the model shall not use.
+# Remove the sections of columns that the model shall not use (an id, free text). Of a date make a number first, such as
+# days since a public day. Missing cells are refused, unless a section has a public value for them: missing = VALUE.
 
 # classes: logistic, softmax; numbers: student-t, huber, logistic-error; counts: poisson, with cap = ...
 model = ""
@@ -28,7 +29,8 @@ target = ""  # the column to explain; logistic: the second of its categories is 
 # unit = ""  # the column that says whose row it is, where people have several; remove its section
 # max_rows_per_unit = 1
 # prior_scale = 2.5  # Normal priors on the coefficients of the features, scaled to [-1, 1] by their bounds
-# intercept_scale = 5.0
+# intercept_scale = 5.0  # these two are for classes and counts; for numbers they follow from the target's bounds
+# scale = ...  # numbers: the usual size of an error, in units of the target; a twentieth of its bounds unless given
 """
 
 

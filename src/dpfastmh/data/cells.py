@@ -10,6 +10,7 @@ The declaration decides, never what else is in the column:
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,20 +62,32 @@ def declared(column: Column, batch: Batch, cells: Cells) -> npt.NDArray[Any]:
 
 def refusal(column: Column, batch: Batch, cells: Cells, row: int) -> str:
     """Why the cell in row ``row`` of the batch cannot be used."""
-    at = f"{batch.where}: column {column.name!r}, row {batch.first + row + 1}"
+    return f"{batch.where}: column {column.name!r}, row {batch.first + row + 1}: {reason(column, batch, cells, row)}"
+
+
+def reason(column: Column, batch: Batch, cells: Cells, row: int) -> str:
+    """The same without saying where."""
     if cells.missing[row]:
-        return f"{at}: missing: drop the row, or declare the column's public value, missing = VALUE"
+        return f"missing: drop the row, or declare the public value of missing cells, {_how_to_fill(column)}"
     try:
         value = batch.cells[column.name][row].as_py()
         value = value.decode() if isinstance(value, bytes) else value
     except UnicodeDecodeError:
-        return f"{at}: not UTF-8 text: save the file as UTF-8"
+        return "not UTF-8 text: save the file as UTF-8"
     shown = repr(value)[:60]
     if column.categories is not None:
         known = ", ".join(map(repr, column.categories))
-        return f"{at}: unknown category {shown}: declare it, or map it to one of {known[:200]}"
+        return f"unknown category {shown}: declare it, or map it to one of {known[:200]}"
     kind = "a count (whole, not negative)" if column.whole else "a finite number"
-    return f"{at}: {shown} is not {kind}: mend it, or drop the row"
+    if isinstance(value, str) and re.match(r"\d{4}-\d\d?-\d\d?\b", value):
+        return f"{shown} is a date, not {kind}: make a number of it first (days since a public day, say)"
+    return f"{shown} is not {kind}: mend it, or drop the row"
+
+
+def _how_to_fill(column: Column) -> str:
+    from dpfastmh.schema import toml_key
+
+    return f"missing = VALUE in [columns.{toml_key(column.name)}] (in Python missing={{{column.name!r}: VALUE}})"
 
 
 def _plain(cells: Any) -> Any:
@@ -123,7 +136,9 @@ def _numbers(cells: Any, where: str) -> Cells:
     import pyarrow as pa
 
     if not _is_number(cells.type):
-        raise TableError(f"{where} is of type {cells.type}: a column with bounds, or of counts, holds numbers")
+        date = pa.types.is_temporal(cells.type)
+        cure = ": make a number of it first (days since a public day, say)" if date else ""
+        raise TableError(f"{where} is of type {cells.type}: a column with bounds, or of counts, holds numbers{cure}")
     if pa.types.is_boolean(cells.type):
         cells = cells.cast(pa.int8())
     values = cells.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)  # a null is NaN
@@ -178,6 +193,7 @@ def _categories(categories: tuple[str | int | bool, ...], cells: Any, text: bool
         if not _is_number(cells.type):
             raise TableError(
                 f"{where} is of type {cells.type}, its categories are no text: declare them as the cells are"
+                f" (they are {', '.join(map(repr, categories))}; a target's are the model's classes=[...])"
             )
         cells = _comparable(cells)
         spelt = [(position, b"") for position, one in enumerate(categories) if _fits(int(one), cells.type)]
