@@ -21,7 +21,8 @@ import dpfastmh as mh
 from dpfastmh import outputs
 from dpfastmh.checkpoint import Keeper
 from dpfastmh.posterior import Posterior
-from dpfastmh.sampling import resume, sample
+from dpfastmh.resuming import resume
+from dpfastmh.sampling import sample
 
 ROWS = 3_000
 RNG = np.random.default_rng(61)

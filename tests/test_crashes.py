@@ -14,7 +14,7 @@ import pytest
 
 import crashing
 from dpfastmh.checkpoint import BEGUN, CheckpointError, recorded
-from dpfastmh.sampling import resume
+from dpfastmh.resuming import resume
 
 POINTS = ["done"]
 for phase in ("begun", "opened", "main", "finished"):

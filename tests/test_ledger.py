@@ -324,7 +324,7 @@ def test_an_unexpected_error_in_the_main_phase_keeps_the_chains_shares_spent(
     def fail(*given: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr("dpfastmh.sampling._Run.finish", fail)
+    monkeypatch.setattr("dpfastmh.sampling.Run.finish", fail)
     with pytest.raises(MemoryError):
         draw(ledger)
     run = ledger.runs()[0]

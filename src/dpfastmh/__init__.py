@@ -48,7 +48,7 @@ _HOME = {
     "Schema": "schema",
     "Settings": "planning",
     "plan": "planning",
-    "resume": "sampling",
+    "resume": "resuming",
     "sample": "sampling",
 }
 
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from dpfastmh.priors import Laplace as Laplace
     from dpfastmh.priors import Normal as Normal
     from dpfastmh.priors import StudentT as StudentT
-    from dpfastmh.sampling import resume as resume
+    from dpfastmh.resuming import resume as resume
     from dpfastmh.sampling import sample as sample
     from dpfastmh.schema import Schema as Schema
 

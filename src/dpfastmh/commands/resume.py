@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dpfastmh.checkpoint import CheckpointError, read
     from dpfastmh.display import Display
     from dpfastmh.outputs import check_new_folder
-    from dpfastmh.sampling import resume
+    from dpfastmh.resuming import resume
     from dpfastmh.signals import uninterrupted
 
     contents = read(arguments.checkpoint)
