@@ -176,6 +176,31 @@ def test_deaths_at_twenty_moments_change_nothing(client: Client, parts: Path) ->
     assert deaths >= 15
 
 
+# -- checkpoints -------------------------------------------------------------------------------------------------------
+def test_a_run_that_is_stopped_goes_on(client: Client, parts: Path, tmp_path: Path) -> None:
+    """The rows are found again at the scheduler's address, or given; other rows are refused."""
+    rows = DaskRows(client, parts, MODEL, target="y")
+    expected = mh.sample(MODEL, engine=rows, budget=BUDGET, seed=2)
+
+    def stop(progress: Any) -> None:
+        if progress.phase == "main":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    path = tmp_path / "run.checkpoint"
+    with pytest.raises(KeyboardInterrupt, match="goes on"):
+        mh.sample(MODEL, engine=rows, budget=BUDGET, seed=2, checkpoint=path, progress=stop)
+    other = DaskRows(client, [str(parts / "2.parquet"), str(parts / "0.parquet")], MODEL, target="y")
+    with pytest.raises(ValueError, match="its rows or their order have changed"):
+        mh.resume(path, engine=other)
+    with pytest.raises(RowsLost, match="no Dask scheduler answers at no-such-kind"):
+        mh.resume(path, engine="no-such-kind://x")
+    with pytest.raises(KeyboardInterrupt, match="goes on"):
+        mh.resume(path, engine=rows, progress=stop)
+    found = mh.resume(path)
+    assert np.array_equal(found.draws, expected.draws)
+    assert found.privacy == expected.privacy
+
+
 # -- what is refused ---------------------------------------------------------------------------------------------------
 def test_partitions_that_do_not_fit(client: Client, tmp_path: Path) -> None:
     pq.write_table(pa.table(TABLE), tmp_path / "1.parquet")

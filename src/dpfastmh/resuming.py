@@ -7,8 +7,12 @@ says; then the run stands where it stood (``dpfastmh.run_state``) and goes on as
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from dpfastmh.budget import Budget
 from dpfastmh.checkpoint import (
@@ -24,6 +28,9 @@ from dpfastmh.checkpoint import (
     model_mark,
     secret_in,
 )
+from dpfastmh.data.cluster import DaskRows, connect
+from dpfastmh.data.engine import RowEngine
+from dpfastmh.data.mapped import MappedRows
 from dpfastmh.description import model_from
 from dpfastmh.planning import Settings
 from dpfastmh.privacy.filter import RenyiFilter
@@ -34,6 +41,7 @@ if TYPE_CHECKING:
     from dpfastmh.ledger import Ledger, Reservation
     from dpfastmh.models import Model
     from dpfastmh.posterior import Posterior
+    from dpfastmh.privacy.boundary import PrivateRecords
 
 __all__ = ["resume"]
 
@@ -43,6 +51,7 @@ def resume(
     x: Any = None,
     y: Any = None,
     *,
+    engine: RowEngine | str | None = None,
     model: Model | None = None,
     ledger: Ledger | None = None,
     every: float | None = None,
@@ -58,6 +67,10 @@ def resume(
     x, y
         The run's table, as it was given to ``sample``; nothing where that was a file that is still there. Another
         table is refused. The checkpoint of a finished run needs none.
+    engine
+        Rows that live elsewhere, as they were given to ``sample``; nothing where they are in a folder made by
+        ``dpfastmh ingest``, or in files that a Dask scheduler at the same address has read. The address of another
+        scheduler is an engine, too.
     model
         The run's model, where it is not one of the library's regressions.
     ledger
@@ -68,18 +81,17 @@ def resume(
         As for ``sample``.
     """
     keeper, contents = Keeper.reopen(path, every)
-    try:
-        run = _reopened(keeper, contents, x, y, model, ledger, threads, progress)
+    with ExitStack() as stack:
+        stack.callback(keeper.close)
+        run = _reopened(stack, keeper, contents, (x, y, engine), model, ledger, threads, progress)
         return run.through(lambda: None)
-    finally:
-        keeper.close()
 
 
 def _reopened(
+    stack: ExitStack,
     keeper: Keeper,
     contents: Contents,
-    x: Any,
-    y: Any,
+    given: tuple[Any, Any, RowEngine | str | None],
     model: Model | None,
     ledger: Ledger | None,
     threads: Any,
@@ -107,15 +119,10 @@ def _reopened(
     with damage_is_one_line(what):
         account = RenyiFilter(budget, steps_cap=request["steps_cap"], alpha=alpha) if hold is None else hold.account
         account.restore(paid)
-        if x is None:
-            x = table["data"]
-        if x is None and keeper.phase != FINISHED:
-            raise CheckpointError(f"{what} does not say where the table is: give it")
-        how = (table["target"], table["unit"], request["max_rows_per_unit"], table["missing"], request["seed"])
         identity = secret_in(arrays, "table")
     records = None
     if keeper.phase != FINISHED:
-        records = records_of(found, x, y, "memory", *how, threads, None)
+        records = _records_again(stack, found, given, head, threads, what)
         records.check(identity)
     with damage_is_one_line(what):
         run = Run(
@@ -140,6 +147,52 @@ def _reopened(
         )
         restore(run, contents)
     return run
+
+
+def _records_again(
+    stack: ExitStack,
+    model: Model,
+    given: tuple[Any, Any, RowEngine | str | None],
+    head: Mapping[str, Any],
+    threads: Any,
+    what: str,
+) -> PrivateRecords:
+    """The run's rows, given or where they were; those of a cluster until the stack is left."""
+    x, y, engine = given
+    with damage_is_one_line(what):
+        table, request = head["table"], head["request"]
+        where = dict(table["engine"])
+        declared = (table["target"], table["unit"], request["max_rows_per_unit"], table["missing"])
+        rest = (request["seed"], threads, None)
+        source = where.get("source", table["data"]) if x is None else x
+        in_memory = where["name"] == "memory"
+    if not in_memory:
+        if not isinstance(engine, RowEngine):
+            engine = _engine_again(stack, model, source, engine, where, declared, what)
+        return records_of(model, None, None, engine, None, None, 1, None, *rest)
+    if engine is not None:
+        raise CheckpointError(f"the run of {what} had its rows in memory: give the table, and no engine")
+    if source is None:
+        raise CheckpointError(f"{what} does not say where the table is: give it")
+    return records_of(model, source, y, "memory", *declared, *rest)
+
+
+def _engine_again(
+    stack: ExitStack, model: Model, source: Any, address: str | None, where: dict[str, Any], declared: Any, what: str
+) -> RowEngine:
+    """Rows that live elsewhere, by what their engine has said of itself (``RowEngine.whereabouts``)."""
+    kind = where["name"]
+    if kind == MappedRows.name and isinstance(source, str | os.PathLike) and address is None:
+        return MappedRows(source, model, str(where.get("projection")), verify=True)
+    if kind == DaskRows.name and isinstance(source, str | os.PathLike | list):
+        with damage_is_one_line(what):
+            address, dtype = address or str(where["address"]), np.dtype(where["dtype"])
+            target, unit, most, missing = declared
+        client = stack.enter_context(closing(connect(address)))
+        return DaskRows(
+            client, source, model, target=target, unit=unit, max_rows_per_unit=most, missing=missing, dtype=dtype
+        )
+    raise CheckpointError(f"the run of {what} had {kind!r} rows, which are not to be found like that: give the engine")
 
 
 def _held_again(

@@ -125,7 +125,7 @@ class Recorder:
         run = self.run
         head: dict[str, Any] = {
             "request": _request(run),
-            "table": run.table,
+            "table": run.table if phase != FINISHED else run.table | {"engine": None},  # its size may have decided that
             "model": {
                 "described": describe(run.model) if isinstance(run.model, GLM) else None,
                 "mark": model_mark(run.model),

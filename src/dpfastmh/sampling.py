@@ -221,6 +221,9 @@ def sample(
     if unit is None and max_rows_per_unit != 1:
         raise ValueError(f"max_rows_per_unit is {max_rows_per_unit!r} without a unit column: name it with unit")
     start = _checked_start(model, start)
+    outcome = target
+    if isinstance(engine, RowEngine):
+        unit, outcome = unit or engine.unit, engine.outcome
     if ledger is not None:
         ledger.check(budget, unit)
     fingerprint = None if ledger is None else ledger.fingerprint()
@@ -233,11 +236,6 @@ def sample(
         refused = _hopeless(model, records, budget, chains, max_time, method, settings)
         if refused:
             raise BudgetTooSmall(f"{refused} Nothing was spent.")
-    if file is not None and not records.in_memory:
-        raise ValueError(
-            "a run over rows in files or on a cluster cannot be kept in a checkpoint: leave the checkpoint out, or "
-            'hold ingested rows in memory with engine="memory"'
-        )
     keeper = None if file is None else Keeper.create(file)
     hold = None
     if ledger is not None:
@@ -272,8 +270,8 @@ def sample(
         seed=seed,
         progress=progress,
         unit=unit or "row",
-        outcome=target,
-        table={"data": _where(x), "target": target, "unit": unit, "missing": _plain_values(missing)},
+        outcome=outcome,
+        table=_table(x, outcome, unit, missing, records),
         keeper=keeper,
         hold=hold,
         dataset=None if ledger is None else ledger.dataset,
@@ -283,9 +281,12 @@ def sample(
     return run.through(lambda: run.take_as_told(proposal, start))
 
 
-def _plain_values(missing: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Public values for missing cells, as JSON takes them."""
-    return {name: value.item() if isinstance(value, np.generic) else value for name, value in (missing or {}).items()}
+def _table(x: Any, target: str | None, unit: str | None, missing: Any, records: PrivateRecords) -> dict[str, Any]:
+    """For a checkpoint: where and how the table was read."""
+    engine = records.whereabouts()
+    values = engine.pop("missing", missing) or {}
+    filled = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+    return {"data": _where(x), "target": target, "unit": unit, "missing": filled, "engine": engine}
 
 
 def _where(x: Any) -> str | None:
@@ -337,7 +338,7 @@ def records_of(
     """The private side, loaded from arrays or a table, or rows that live elsewhere."""
     options: dict[str, Any] = {"seed": seed, "threads": threads, "fingerprint": fingerprint}
     if isinstance(engine, RowEngine):
-        if not (x is None and y is None and target is None and unit is None and not missing):
+        if not (x is None and y is None and target is None and unit in (None, engine.unit) and not missing):
             raise ValueError("engine holds the rows already: leave out the table, target, unit and missing")
         engine.check(model)
         return PrivateRecords(model, engine, units=engine.units, rows_per_unit=engine.rows_per_unit, **options)
@@ -457,6 +458,8 @@ class Run:
                 spent = self.account.epsilon_spent()
                 raise KeyboardInterrupt(f"stopped, and no draws are kept. Spent: epsilon = {spent:.3g}.") from None
             except RowsLost as error:
+                if keeper and keeper.phase in (OPENED, MAIN):
+                    raise RowsLost(f"{error}. Once they can be had, dpfastmh resume {keeper.path} goes on") from error
                 spent = self.account.epsilon_spent()
                 raise RowsLost(f"{error}. The run ended; spent: epsilon = {spent:.3g}.") from error
             finally:

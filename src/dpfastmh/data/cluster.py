@@ -15,6 +15,7 @@ at. They must belong to the data's custodian; across machines give Dask's own TL
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpfastmh.data import memory
-from dpfastmh.data.engine import Integers, RowEngine, RowsLost
+from dpfastmh.data.engine import Integers, RowEngine, RowsLost, raw
 from dpfastmh.data.mapped import projection_of
 from dpfastmh.data.tables import BATCH, Batch, TableError, readable
 
@@ -120,9 +121,12 @@ class DaskRows(RowEngine):
         self._client, self._patience = client, patience
         self._projection = projection_of(model, target, unit, max_rows_per_unit, missing)
         self._declared = (target, unit, max_rows_per_unit, missing)
+        self._where: dict[str, Any] = {"name": self.name, "address": client.scheduler.address}
+        self.unit, self.outcome = unit, target
         self.rows_per_unit = 1 if unit is None else max_rows_per_unit
         if isinstance(source, str | os.PathLike) or all(isinstance(one, str | os.PathLike) for one in source):
             counts = self._read_files(source, model, target, unit, max_rows_per_unit, missing, dtype)
+            self._where |= {"source": _absolute(source), "dtype": np.dtype(dtype).name}
         else:
             if target is not None or unit is not None or missing:
                 raise ValueError("target, unit and missing name columns of Parquet files: arrays have none")
@@ -146,6 +150,13 @@ class DaskRows(RowEngine):
         if projection_of(model, *self._declared) != self._projection:
             raise TableError("the rows on the cluster were projected for another model: make a DaskRows for this one")
         model.check_shape(self.features, self.targets)
+
+    def whereabouts(self) -> dict[str, Any]:
+        return self._where | {"missing": self._declared[3]}
+
+    def identity(self, key: bytes) -> bytes:
+        """Of every partition in turn, hashed where it is: how the rows are parted counts as well."""
+        return b"".join(self._all(_digest, [(key, block) for block in self._parts]))
 
     # -- the two verbs -----------------------------------------------------------------------------------------------
     def total(self, part: Callable[[Rows], Integers], threads: int | None = None) -> Integers:
@@ -292,6 +303,14 @@ def _list(*items: Any) -> list[Any]:
     return list(items)
 
 
+def _digest(key: bytes, block: Block) -> bytes:
+    x, y = block
+    found = hashlib.blake2b(repr((x.shape, y.shape)).encode(), key=key, digest_size=32)
+    found.update(raw(x))
+    found.update(raw(y))
+    return found.digest()
+
+
 def _length(block: Block) -> int:
     return len(block[0])
 
@@ -385,6 +404,14 @@ def _files(source: Any) -> list[str]:
     if not found:
         raise TableError(f"{where}: no Parquet files there: their names must end in .parquet")
     return [system.unstrip_protocol(one) for one in found]
+
+
+def _absolute(source: Any) -> str | list[str]:
+    """The same source, wherever it is asked for from."""
+    if not isinstance(source, str | os.PathLike):
+        return [str(_absolute(one)) for one in source]
+    where = os.fspath(source)
+    return where if "://" in where else os.path.abspath(where)
 
 
 def _partitions(url: str, groups: Sequence[int]) -> list[Source]:

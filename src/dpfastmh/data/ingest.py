@@ -66,7 +66,7 @@ def ingest(
         for scaled, targets in reading.batches(table, people, writer.rows):
             writer.append(scaled, targets)
         units = reading.units(table, people, writer.size)
-        return writer.finish(model.domain.features, units, reading.rows_per_unit)
+        return writer.finish(model.domain.features, units, reading.rows_per_unit, unit, target)
 
 
 def ingest_arrays(
@@ -173,7 +173,14 @@ class _Writer:
                 self._write(x[start : start + BLOCK], y[start : start + BLOCK])
             self._held, self._waiting = [(x[whole:], y[whole:])], len(x) - whole
 
-    def finish(self, features: tuple[str, ...], units: int, rows_per_unit: int) -> Path:
+    def finish(
+        self,
+        features: tuple[str, ...],
+        units: int,
+        rows_per_unit: int,
+        unit: str | None = None,
+        outcome: str | None = None,
+    ) -> Path:
         """Write what is left and the manifest, and put the folder in place."""
         if self._waiting:
             self._write(*self._joined())
@@ -193,6 +200,8 @@ class _Writer:
                 checksums=tuple(self.checksums),
                 times=(times[0], times[-1]),
                 byteorder=sys.byteorder,
+                unit=unit,
+                outcome=outcome,
             )
             replace_file(self.building / MANIFEST, manifest.to_json(), mode=0o600)
             for name in (PROGRESS, "lock"):

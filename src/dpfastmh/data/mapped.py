@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["Manifest", "MappedRows", "is_row_folder", "load_rows", "projection_of"]
 
 FORMAT = "dpfastmh rows"
-VERSION = 1
+VERSION = 2
 BLOCK = 1 << 18  # rows with one checksum
 STRETCH = 1 << 14  # rows summed at a time: they fit into a processor's own cache
 AHEAD = 8 << 20  # bytes that a thread asks the disk for at a time
@@ -66,6 +66,8 @@ class Manifest:
     checksums: tuple[tuple[int, int], ...]  # of each block of features and targets
     times: tuple[int, int]  # of last change, in nanoseconds
     byteorder: str
+    unit: str | None = None  # the column that says whose rows they are
+    outcome: str | None = None  # the target's column
     block: int = BLOCK
     version: int = VERSION
     format: str = FORMAT
@@ -104,6 +106,8 @@ class Manifest:
         if self.dtype not in ("float32", "float64") or len(self.checksums) != -(-self.rows // self.block):
             raise ValueError
         if len(self.times) != 2 or not all(len(pair) == 2 for pair in self.checksums):
+            raise ValueError
+        if not all(isinstance(name, str | None) for name in (self.unit, self.outcome)):
             raise ValueError
 
     @property
@@ -182,6 +186,7 @@ class MappedRows(RowEngine):
             raise TableError(f"{self.folder}: the rows were ingested on another kind of processor: ingest them here")
         self.count, self.features, self.targets = found.rows, len(found.features), found.targets
         self.units, self.rows_per_unit = found.units, found.rows_per_unit
+        self.unit, self.outcome = found.unit, found.outcome
         self.dtype = np.dtype(found.dtype)
         self._classes = model.target_classes
         self._files = [_File(self.folder / FEATURES, self.features * self.dtype.itemsize, self.count)]
@@ -197,8 +202,13 @@ class MappedRows(RowEngine):
     def __reduce__(self) -> Any:
         raise TypeError("rows in files cannot be pickled or copied: open their folder again")
 
-    def check(self, model: Model) -> None:
-        model.check_shape(self.features, self.targets)
+    def whereabouts(self) -> dict[str, Any]:
+        return {"name": self.name, "source": str(self.folder.absolute()), "projection": self.manifest.projection}
+
+    def identity(self, key: bytes) -> bytes:
+        """Of the manifest, which has a checksum of every block: the files are compared with it when they are opened."""
+        facts = {name: value for name, value in asdict(self.manifest).items() if name != "times"}
+        return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), key=key, digest_size=32).digest()
 
     # -- the two verbs -----------------------------------------------------------------------------------------------
     def total(self, part: Callable[[Rows], Integers], threads: int | None = None) -> Integers:
