@@ -176,6 +176,34 @@ def test_deaths_at_twenty_moments_change_nothing(client: Client, parts: Path) ->
     assert deaths >= 15
 
 
+# -- ledgers -----------------------------------------------------------------------------------------------------------
+FLAT = mh.LogisticRegression(mh.Box(a=(-1, 1), b=(-1, 1)), temperature=20.0)
+
+
+def test_a_ledger_knows_a_table_on_the_cluster(client: Client, parts: Path, tmp_path: Path) -> None:
+    ledger = mh.Ledger.create(f"sqlite:///{tmp_path}/ledger.db", "parts", mh.Budget(8.0, 1e-5))
+    options: dict[str, Any] = {"budget": mh.Budget(0.5, 1e-6), "seed": 2, "ledger": ledger}
+    mh.sample(FLAT, TABLE, target="y", **options)
+    mh.sample(FLAT, engine=DaskRows(client, parts, FLAT, target="y"), **options)
+    wider = mh.LogisticRegression(mh.Box(a=(-2, 2)), temperature=20.0)
+    mh.sample(wider, engine=DaskRows(client, parts, wider, target="y"), **options)
+    other = tmp_path / "other.parquet"
+    pq.write_table(pa.table({**TABLE, "b": np.where(np.arange(N) == 5, 0.5, TABLE["b"])}), other)
+    with pytest.raises(mh.ledger.LedgerError, match="column 'b' differs"):
+        mh.sample(FLAT, engine=DaskRows(client, other, FLAT, target="y"), **options)
+    assert len(ledger.runs()) == 3
+
+
+def test_a_ledger_knows_arrays_on_the_cluster(client: Client, tmp_path: Path) -> None:
+    ledger = mh.Ledger.create(f"sqlite:///{tmp_path}/ledger.db", "parts", mh.Budget(8.0, 1e-5))
+    x, y = np.column_stack([TABLE["a"], TABLE["b"]]), TABLE["y"]
+    options: dict[str, Any] = {"budget": mh.Budget(0.5, 1e-6), "seed": 2, "ledger": ledger}
+    mh.sample(FLAT, x, y, **options)
+    mh.sample(FLAT, engine=DaskRows(client, [(x[:9], y[:9]), (x[9:], y[9:])], FLAT), **options)
+    with pytest.raises(mh.ledger.LedgerError, match="not the table of data set"):
+        mh.sample(FLAT, engine=DaskRows(client, [(x, 1 - y)], FLAT), **options)
+
+
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 def test_a_run_that_is_stopped_goes_on(client: Client, parts: Path, tmp_path: Path) -> None:
     """The rows are found again at the scheduler's address, or given; other rows are refused."""

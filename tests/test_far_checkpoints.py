@@ -274,3 +274,29 @@ def test_fit_and_resume_from_the_command_line(
     assert main(["resume", str(tmp_path / "c"), "--quiet"]) == 0
     for name in ("summary.csv", "privacy.json"):
         assert (tmp_path / "out" / name).read_text() == (tmp_path / "whole" / name).read_text()
+
+
+# -- ledgers -----------------------------------------------------------------------------------------------------------
+def test_a_ledger_tells_rows_of_an_engine_of_ones_own_apart(tmp_path: Path) -> None:
+    ledger = mh.Ledger.create(f"sqlite:///{tmp_path}/ledger.db", "own", mh.Budget(8.0, 1e-5))
+    flat = mh.LogisticRegression(mh.Box.unit(2), temperature=500.0)
+    options: dict[str, Any] = {"budget": mh.Budget(0.1, 1e-6), "ledger": ledger, "draws": 20}
+    mh.sample(flat, engine=Elsewhere(), **options)
+    mh.sample(flat, engine=Elsewhere(MODEL.load(X[::-1], Y[::-1])), **options)
+    with pytest.raises(mh.ledger.LedgerError, match="not the table of data set"):
+        mh.sample(flat, engine=Elsewhere(MODEL.load(X, 1 - Y)), **options)
+
+
+def test_a_ledger_waits_for_lost_rows(tmp_path: Path) -> None:
+    """What a run may still spend stays reserved; the run that goes on settles it."""
+    ledger = mh.Ledger.create(f"sqlite:///{tmp_path}/ledger.db", "own", mh.Budget(8.0, 1e-5))
+    options: dict[str, Any] = {"budget": BUDGET, "seed": 17, "settings": crashing.SETTINGS, "ledger": ledger}
+    reads = Elsewhere()
+    mh.sample(MODEL, engine=reads, **options)
+    path = tmp_path / "c"
+    lost = Elsewhere(last=reads.reads - 4)  # some are for the fingerprints
+    with pytest.raises(RowsLost, match="goes on"):
+        mh.sample(MODEL, engine=lost, checkpoint=path, every=0.005, **options)
+    assert [run.status for run in ledger.runs()] == ["settled", "open"]
+    mh.resume(path, engine=Elsewhere(), ledger=ledger)
+    assert [run.status for run in ledger.runs()] == ["settled", "settled"]

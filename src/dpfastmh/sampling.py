@@ -341,6 +341,8 @@ def records_of(
         if not (x is None and y is None and target is None and unit in (None, engine.unit) and not missing):
             raise ValueError("engine holds the rows already: leave out the table, target, unit and missing")
         engine.check(model)
+        if fingerprint is not None:
+            fingerprint.merge(engine.cells(model))
         return PrivateRecords(model, engine, units=engine.units, rows_per_unit=engine.rows_per_unit, **options)
     if engine not in ENGINES:
         raise ValueError(f"engine is {engine!r}: choose one of {', '.join(ENGINES)}, or give a DaskRows")
@@ -367,7 +369,7 @@ def records_of(
         )
     arrays = model.load(x, y)
     if fingerprint is not None:
-        fingerprint.add_arrays(x, y, model.domain.columns if isinstance(model, GLM) else ())
+        fingerprint.add_arrays(x, y, model.columns)
     return PrivateRecords(model, arrays, units=arrays.x.shape[0], rows_per_unit=1, **options)
 
 

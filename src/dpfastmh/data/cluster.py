@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from dpfastmh.data import memory
 from dpfastmh.data.engine import Integers, RowEngine, RowsLost, raw
+from dpfastmh.data.fingerprint import Cells, Sums
 from dpfastmh.data.mapped import projection_of
 from dpfastmh.data.tables import BATCH, Batch, TableError, readable
 
@@ -154,6 +155,13 @@ class DaskRows(RowEngine):
     def whereabouts(self) -> dict[str, Any]:
         return self._where | {"missing": self._declared[3]}
 
+    def cells(self, model: Model) -> Sums:
+        """Added up where they are: of files, which are read for it once more, or of arrays while they were loaded."""
+        found = Cells()
+        for part in self._all(*self._adding):
+            found.merge(part)
+        return found.sums
+
     def identity(self, key: bytes) -> bytes:
         """Of every partition in turn, hashed where it is: how the rows are parted counts as well."""
         return b"".join(self._all(_digest, [(key, block) for block in self._parts]))
@@ -240,6 +248,7 @@ class DaskRows(RowEngine):
         blob = _dumps(reading)
         self._parts = [self._client.submit(_load, blob, one, pure=False) for one in sources]
         self._wait()
+        self._adding: tuple[Any, list[tuple[Any, ...]]] = (_cells_of_file, [(blob, one) for one in sources])
         return [one.rows for one in sources]
 
     def _of_units(self, sources: list[Source], reading: Any, unit: str) -> list[Source]:
@@ -258,12 +267,10 @@ class DaskRows(RowEngine):
 
     def _load_arrays(self, parts: Sequence[Any], model: Model) -> list[int]:
         blob = _dumps(model)
-        self._parts = [
-            self._client.submit(
-                _load_array, blob, one if hasattr(one, "key") else self._client.scatter(one), pure=False
-            )
-            for one in map(_unlisted, parts)
-        ]
+        held = [one if hasattr(one, "key") else self._client.scatter(one) for one in map(_unlisted, parts)]
+        self._parts = [self._client.submit(_load_array, blob, one, pure=False) for one in held]
+        sums = [self._client.submit(_cells_of_array, blob, one, pure=False) for one in held]
+        self._adding = (_same, [(one,) for one in sums])
         self._wait()
         return self._all(_length, [(one,) for one in self._parts])
 
@@ -349,6 +356,24 @@ def _load(blob: bytes, source: Source) -> Block:
     if len(x) != source.rows:
         raise TableError(f"{source.url}: the file has changed while it was read: start again")
     return np.ascontiguousarray(x), np.ascontiguousarray(y)
+
+
+def _cells_of_file(blob: bytes, source: Source) -> Sums:
+    reading, found = _loads(blob), Cells()
+    for cells in _batches(source, tuple(dict.fromkeys(reading.needed))):
+        reading.cells(Batch(source.url, 0, cells.num_rows, _named(cells)), False, found)
+    return found.sums
+
+
+def _cells_of_array(blob: bytes, part: Any) -> Sums:
+    model, found = _loads(blob), Cells()
+    x, y = part if isinstance(part, tuple) else (part, None)
+    found.add_arrays(x, y, model.columns)
+    return found.sums
+
+
+def _same(thing: Any) -> Any:
+    return thing
 
 
 def _ids(source: Source, unit: str) -> list[Any]:

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    from dpfastmh.data.fingerprint import Sums
     from dpfastmh.models import Model
     from dpfastmh.steps.chain import Streams
     from dpfastmh.steps.likelihood import Rows
@@ -63,7 +64,7 @@ class RowEngine(ABC):
         """Refuse a model that the rows were not projected for."""
         model.check_shape(self.features, self.targets)
 
-    # -- for checkpoints -------------------------------------------------------------------------------------------
+    # -- for checkpoints and ledgers ---------------------------------------------------------------------------------
     def whereabouts(self) -> dict[str, Any]:
         """What the rows can be found again by, as JSON takes it: names and places, nothing of the rows themselves. By
         the name alone only whoever made the engine can make it again."""
@@ -76,6 +77,20 @@ class RowEngine(ABC):
             found.update(raw(x))
             found.update(raw(y))
         return found.digest()
+
+    def cells(self, model: Model) -> Sums:
+        """What the table's cells add up to, for a ledger (``dpfastmh.data.fingerprint``). An engine that has not seen
+        them gives sums of its projected rows, which only rows projected alike are compared with."""
+        from dpfastmh.data.fingerprint import Cells
+        from dpfastmh.data.mapped import projection_of
+
+        found, of = Cells(), f"of rows projected as {projection_of(model)[:16]}"
+        for x, y in self.stretches():
+            for j in range(self.features):
+                found.add_numbers(f"feature {j + 1} {of}", x[:, j])
+            if self.targets:
+                found.add_numbers(f"target {of}", y)
+        return found.sums
 
     def stretches(self) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
         """All rows in their order, some at a time, by the second verb."""

@@ -35,7 +35,7 @@ from dpfastmh.data.engine import Integers, RowEngine, RowsLost
 from dpfastmh.data.tables import TableError
 
 if TYPE_CHECKING:
-    from dpfastmh.data.fingerprint import Fingerprint
+    from dpfastmh.data.fingerprint import Fingerprint, Sums
     from dpfastmh.models import Model
     from dpfastmh.schema import Value
     from dpfastmh.steps.likelihood import Rows
@@ -66,6 +66,7 @@ class Manifest:
     checksums: tuple[tuple[int, int], ...]  # of each block of features and targets
     times: tuple[int, int]  # of last change, in nanoseconds
     byteorder: str
+    cells: dict[str, tuple[int, int, int]]  # sums of the table's, for ledgers: see ``dpfastmh.data.fingerprint``
     unit: str | None = None  # the column that says whose rows they are
     outcome: str | None = None  # the target's column
     block: int = BLOCK
@@ -95,7 +96,7 @@ class Manifest:
             }
             made = cls(**fields)
             made._check()
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, AttributeError):
             raise TableError(f"{where}: damaged: ingest the table again") from None
         return made
 
@@ -109,6 +110,9 @@ class Manifest:
             raise ValueError
         if not all(isinstance(name, str | None) for name in (self.unit, self.outcome)):
             raise ValueError
+        for sums in self.cells.values():
+            if len(sums) != 3 or not all(isinstance(one, int) and 0 <= one < 2**64 for one in sums):
+                raise ValueError
 
     @property
     def bytes(self) -> int:
@@ -144,12 +148,10 @@ def load_rows(
     fingerprint: Fingerprint | None = None,
 ) -> tuple[Rows | MappedRows, int, int]:
     """The rows of a folder, units and most rows of a unit. "auto": in memory where they take up less than half of what
-    is free, a question about their size alone. The cells of the table are gone: a ledger's ``fingerprint`` is made from
-    the checksums of what they became, and tells one ingested table from another."""
+    is free, a question about their size alone. A ledger's ``fingerprint`` is shown the sums of the table's cells."""
     mapped = MappedRows(folder, model, projection)
     if fingerprint is not None:
-        sums = np.array([f"{x:08x}{y:08x}" for x, y in mapped.manifest.checksums])
-        fingerprint.add(f"rows ingested with {projection[:16]}", sums)
+        fingerprint.merge(mapped.cells(model))
     held: Rows | MappedRows = mapped
     if engine == "memory" or (engine == "auto" and 2 * mapped.manifest.bytes < available_memory()):
         held = mapped.in_memory()
@@ -204,6 +206,9 @@ class MappedRows(RowEngine):
 
     def whereabouts(self) -> dict[str, Any]:
         return {"name": self.name, "source": str(self.folder.absolute()), "projection": self.manifest.projection}
+
+    def cells(self, model: Model) -> Sums:
+        return self.manifest.cells
 
     def identity(self, key: bytes) -> bytes:
         """Of the manifest, which has a checksum of every block: the files are compared with it when they are opened."""
