@@ -37,6 +37,8 @@ _HOME = {
     "TunaMH": "methods",
     "run_chains": "methods",
     "DaskRows": "data.cluster",
+    "RowEngine": "data.engine",
+    "RowsLost": "data.engine",
     "MappedRows": "data.mapped",
     "ingest": "data.ingest",
     "ingest_arrays": "data.ingest",
@@ -58,6 +60,8 @@ if TYPE_CHECKING:
     from dpfastmh import audit as audit
     from dpfastmh.budget import Budget as Budget
     from dpfastmh.data.cluster import DaskRows as DaskRows
+    from dpfastmh.data.engine import RowEngine as RowEngine
+    from dpfastmh.data.engine import RowsLost as RowsLost
     from dpfastmh.data.ingest import ingest as ingest
     from dpfastmh.data.ingest import ingest_arrays as ingest_arrays
     from dpfastmh.data.mapped import MappedRows as MappedRows

@@ -390,6 +390,11 @@ class Method:
         meter: chain.Meter | None = None,
     ) -> Sampler:
         """A sampler over these records. ``reference``: a fixed point for control variates of this ``order``."""
+        if isinstance(x, RowEngine) and per_record is not None:
+            raise MethodError(
+                f"per_record is {per_record!r}, and bounds that differ by record are kept for rows in memory alone: "
+                "leave it out, or load the rows"
+            )
         if isinstance(x, Rows | RowEngine) and not (y is None and per_record is None):
             raise MethodError("the rows are loaded already: leave out y and per_record, or give a table")
         rows = x if isinstance(x, Rows | RowEngine) else model.load(x, y, per_record=per_record)
