@@ -101,7 +101,8 @@ def test_units_keep_their_first_rows_across_partitions(client: Client, parts: Pa
     here = mh.sample(MODEL, parts, budget=BUDGET, seed=2, **options)
     there = mh.sample(MODEL, engine=DaskRows(client, str(parts), MODEL, **options), budget=BUDGET, seed=2)
     assert np.array_equal(here.draws, there.draws)
-    assert there.privacy.units == N // 3
+    assert there.privacy == here.privacy
+    assert (there.privacy.units, there.privacy.unit, there.outcome) == (N // 3, "who", "y")
 
 
 @pytest.mark.parametrize(
