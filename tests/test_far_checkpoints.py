@@ -191,6 +191,8 @@ def test_other_rows_are_refused(folder: Path, stopped: Path, tmp_path: Path) -> 
     for given in ({"x": X, "y": Y}, {"engine": "tcp://127.0.0.1:1"}):
         with pytest.raises(CheckpointError, match="'mapped' rows, which are not to be found like that"):
             mh.resume(stopped, **given)
+    with pytest.raises(ValueError, match="engine holds the rows already"):
+        mh.resume(stopped, folder, engine=Elsewhere())
     with pytest.raises(ValueError, match="not the one that this run began with"):
         mh.resume(stopped, engine=Elsewhere(MODEL.load(X[::-1], Y[::-1])))
     assert stopped.read_bytes() == before

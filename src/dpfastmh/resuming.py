@@ -168,8 +168,8 @@ def _records_again(
         in_memory = where["name"] == "memory"
     if not in_memory:
         if not isinstance(engine, RowEngine):
-            engine = _engine_again(stack, model, source, engine, where, declared, what)
-        return records_of(model, None, None, engine, None, None, 1, None, *rest)
+            x, engine = None, _engine_again(stack, model, source, engine, where, declared, what)
+        return records_of(model, x, y, engine, None, None, 1, None, *rest)
     if engine is not None:
         raise CheckpointError(f"the run of {what} had its rows in memory: give the table, and no engine")
     if source is None:

@@ -269,7 +269,7 @@ def sample(
         settings=settings,
         seed=seed,
         progress=progress,
-        unit=unit or "row",
+        unit=unit or ("row" if records.rows_per_unit == 1 else "unit"),
         outcome=outcome,
         table=_table(x, outcome, unit, missing, records),
         keeper=keeper,
