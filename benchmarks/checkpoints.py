@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,13 @@ def results(quick: bool) -> Iterator[Row]:
     x = rng.uniform(-1, 1, (ROWS, COLUMNS))
     y = (rng.random(ROWS) < 1 / (1 + np.exp(-x[:, 0]))).astype(float)
     model = mh.LogisticRegression(mh.Box.unit(COLUMNS), temperature=20.0)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = mh.ingest_arrays(model, [(x, y)], Path(folder) / "rows")
+        yield from cost("rows in memory", model, {"x": x, "y": y}, quick)
+        yield from cost("rows in files", model, {"x": rows, "engine": "mapped"}, quick)
+
+
+def cost(where: str, model: mh.GLM, table: dict[str, Any], quick: bool) -> Iterator[Row]:
     settings = mh.Settings(patience=60.0, laziness=0.25 if quick else 1.0)  # runs of some seconds, to the cap on steps
     taken: list[float] = []  # of each checkpoint: processor time of the thread that writes it
 
@@ -34,16 +42,8 @@ def results(quick: bool) -> Iterator[Row]:
         with tempfile.TemporaryDirectory() as folder:
             file = None if every is None else Path(folder) / "checkpoint"
             start = time.process_time()
-            found = mh.sample(
-                model,
-                x,
-                y,
-                budget=mh.Budget(6.0, 1e-6),
-                seed=1,
-                settings=settings,
-                checkpoint=file,
-                every=every or 1.0,
-            )
+            options: dict[str, Any] = {"budget": mh.Budget(6.0, 1e-6), "seed": 1, "settings": settings}
+            found = mh.sample(model, **table, **options, checkpoint=file, every=every or 1.0)
             return (time.process_time() - start) / found.privacy.steps
 
     save = Keeper.save
@@ -62,10 +62,10 @@ def results(quick: bool) -> Iterator[Row]:
     finally:
         Keeper.save = save  # type: ignore[method-assign]
     plain = median(times["without"])
-    yield Row("checkpoints", "a step of the whole run without checkpoints", plain * 1e6, "us")
+    yield Row("checkpoints", f"{where}: a step of the whole run without checkpoints", plain * 1e6, "us")
     excess = median(b / a for a, b in zip(times["without"], times["with"], strict=True)) - 1.0
     note = f"processor time, median of {len(times['with'])} pairs of runs"
-    yield Row("checkpoints", "more of it with a checkpoint every second", 100.0 * excess, "%", "<= 2", note)
+    yield Row("checkpoints", f"{where}: more of it with a checkpoint every second", 100.0 * excess, "%", "<= 2", note)
     each = median(taken)
     note = f"{len(taken)} of them; the main thread's processor time, so {100 * each:.2g}% of one processor"
-    yield Row("checkpoints", "writing one checkpoint", each * 1e3, "ms", "<= 20", note)
+    yield Row("checkpoints", f"{where}: writing one checkpoint", each * 1e3, "ms", "<= 20", note)

@@ -21,7 +21,8 @@ import dpfastmh as mh
 from dpfastmh import outputs
 from dpfastmh.checkpoint import Keeper
 from dpfastmh.posterior import Posterior
-from dpfastmh.sampling import resume, sample
+from dpfastmh.resuming import resume
+from dpfastmh.sampling import sample
 
 ROWS = 3_000
 RNG = np.random.default_rng(61)
@@ -33,10 +34,11 @@ EVERY = 0.005
 SETTINGS = mh.Settings(patience=0.1)  # a short run
 
 
-def fit(checkpoint: Path | None, seed: int | None = 17, **options: Any) -> Posterior:
-    return sample(
-        MODEL, X, Y, budget=BUDGET, seed=seed, checkpoint=checkpoint, every=EVERY, settings=SETTINGS, **options
-    )
+def fit(checkpoint: Path | None, seed: int | None = 17, rows: Path | None = None, **options: Any) -> Posterior:
+    """A run over the table in memory, or over the folder ``rows`` with the same rows."""
+    table: dict[str, Any] = {"x": X, "y": Y} if rows is None else {"x": rows, "engine": "mapped"}
+    options = {"budget": BUDGET, "every": EVERY, "settings": SETTINGS} | options
+    return sample(MODEL, **table, seed=seed, checkpoint=checkpoint, **options)
 
 
 def written(found: Posterior) -> dict[str, Any]:
@@ -50,12 +52,15 @@ def written(found: Posterior) -> dict[str, Any]:
     }
 
 
-def work(checkpoint: str, result: str, deadly: str, started: Any, seed: int | None = 17) -> None:
+def work(
+    checkpoint: str, result: str, deadly: str, started: Any, seed: int | None = 17, rows: Path | None = None
+) -> None:
     """Fit, or resume where there is a checkpoint; die at the point called ``deadly``."""
     arm(deadly)
     started.send("go")
     path = Path(checkpoint)
-    found = resume(path, X, Y) if path.exists() else fit(path, seed)
+    table = (X, Y) if rows is None else ()  # a folder is where it was
+    found = resume(path, *table) if path.exists() else fit(path, seed, rows)
     die_at("done", deadly)
     outputs.replace_file(result, json.dumps(written(found)).encode())
 

@@ -122,7 +122,7 @@ def test_a_chain_that_breaks_off_releases_nothing_and_counts_in_full(monkeypatch
     x = RNG.uniform(-1, 1, (4_000, 2))
     accounts: list[RenyiFilter] = []
 
-    class Broken(sampling._Run):
+    class Broken(sampling.Run):
         def in_threads(self, work: Any) -> list[Any]:
             def half(number: int) -> Any:
                 if number == 1 and self.shares[0].spent > 0:
@@ -132,7 +132,7 @@ def test_a_chain_that_breaks_off_releases_nothing_and_counts_in_full(monkeypatch
             accounts.append(self.account)
             return super().in_threads(half)
 
-    monkeypatch.setattr(sampling, "_Run", Broken)
+    monkeypatch.setattr(sampling, "Run", Broken)
     with pytest.raises(MemoryError):
         sampling.sample(model, x, x[:, 0] > 0, budget=mh.Budget(4.0, 1e-5))
     assert accounts[-1].spent > 0.99 * accounts[-1].limit

@@ -48,7 +48,8 @@ from dpfastmh.methods import Coordinates, Directions, DPFastMH, RandomWalk
 from dpfastmh.posterior import Posterior
 from dpfastmh.privacy.boundary import PrivateRecords, Secret
 from dpfastmh.privacy.filter import BudgetExceeded, RenyiFilter
-from dpfastmh.sampling import Progress, resume, sample
+from dpfastmh.resuming import resume
+from dpfastmh.sampling import Progress, sample
 from energies import free_mean
 
 X, Y, MODEL, BUDGET = crashing.X, crashing.Y, crashing.MODEL, crashing.BUDGET
@@ -497,7 +498,7 @@ def test_damage_behind_a_valid_hash_breaks_nothing_either(
     file: Path, stopped: bytes, undisturbed: Posterior, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hash is no seal. Whatever the head says: one line, or a run within its limits. No traceback, no crash."""
-    monkeypatch.setattr(mh.sampling._Run, "finish", lambda self: None)  # what counts is that it could be taken up
+    monkeypatch.setattr(mh.sampling.Run, "finish", lambda self: None)  # what counts is that it could be taken up
     dice, went_on = random.Random(9), 0
     start = len(MAGIC) + 8
     head_end = start + int.from_bytes(stopped[len(MAGIC) : start], "little")

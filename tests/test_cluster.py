@@ -101,7 +101,8 @@ def test_units_keep_their_first_rows_across_partitions(client: Client, parts: Pa
     here = mh.sample(MODEL, parts, budget=BUDGET, seed=2, **options)
     there = mh.sample(MODEL, engine=DaskRows(client, str(parts), MODEL, **options), budget=BUDGET, seed=2)
     assert np.array_equal(here.draws, there.draws)
-    assert there.privacy.units == N // 3
+    assert there.privacy == here.privacy
+    assert (there.privacy.units, there.privacy.unit, there.outcome) == (N // 3, "who", "y")
 
 
 @pytest.mark.parametrize(
@@ -174,6 +175,59 @@ def test_deaths_at_twenty_moments_change_nothing(client: Client, parts: Path) ->
         assert np.array_equal(found.draws, expected.draws)
         assert found.privacy == expected.privacy
     assert deaths >= 15
+
+
+# -- ledgers -----------------------------------------------------------------------------------------------------------
+FLAT = mh.LogisticRegression(mh.Box(a=(-1, 1), b=(-1, 1)), temperature=20.0)
+
+
+def test_a_ledger_knows_a_table_on_the_cluster(client: Client, parts: Path, tmp_path: Path) -> None:
+    ledger = mh.Ledger.create(f"sqlite:///{tmp_path}/ledger.db", "parts", mh.Budget(8.0, 1e-5))
+    options: dict[str, Any] = {"budget": mh.Budget(0.5, 1e-6), "seed": 2, "ledger": ledger}
+    mh.sample(FLAT, TABLE, target="y", **options)
+    mh.sample(FLAT, engine=DaskRows(client, parts, FLAT, target="y"), **options)
+    wider = mh.LogisticRegression(mh.Box(a=(-2, 2)), temperature=20.0)
+    mh.sample(wider, engine=DaskRows(client, parts, wider, target="y"), **options)
+    other = tmp_path / "other.parquet"
+    pq.write_table(pa.table({**TABLE, "b": np.where(np.arange(N) == 5, 0.5, TABLE["b"])}), other)
+    with pytest.raises(mh.ledger.LedgerError, match="column 'b' differs"):
+        mh.sample(FLAT, engine=DaskRows(client, other, FLAT, target="y"), **options)
+    assert len(ledger.runs()) == 3
+
+
+def test_a_ledger_knows_arrays_on_the_cluster(client: Client, tmp_path: Path) -> None:
+    ledger = mh.Ledger.create(f"sqlite:///{tmp_path}/ledger.db", "parts", mh.Budget(8.0, 1e-5))
+    x, y = np.column_stack([TABLE["a"], TABLE["b"]]), TABLE["y"]
+    options: dict[str, Any] = {"budget": mh.Budget(0.5, 1e-6), "seed": 2, "ledger": ledger}
+    mh.sample(FLAT, x, y, **options)
+    mh.sample(FLAT, engine=DaskRows(client, [(x[:9], y[:9]), (x[9:], y[9:])], FLAT), **options)
+    with pytest.raises(mh.ledger.LedgerError, match="not the table of data set"):
+        mh.sample(FLAT, engine=DaskRows(client, [(x, 1 - y)], FLAT), **options)
+
+
+# -- checkpoints -------------------------------------------------------------------------------------------------------
+def test_a_run_that_is_stopped_goes_on(client: Client, parts: Path, tmp_path: Path) -> None:
+    """The rows are found again at the scheduler's address, or given; other rows are refused."""
+    rows = DaskRows(client, parts, MODEL, target="y")
+    expected = mh.sample(MODEL, engine=rows, budget=BUDGET, seed=2)
+
+    def stop(progress: Any) -> None:
+        if progress.phase == "main":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    path = tmp_path / "run.checkpoint"
+    with pytest.raises(KeyboardInterrupt, match="goes on"):
+        mh.sample(MODEL, engine=rows, budget=BUDGET, seed=2, checkpoint=path, progress=stop)
+    other = DaskRows(client, [str(parts / "2.parquet"), str(parts / "0.parquet")], MODEL, target="y")
+    with pytest.raises(ValueError, match="its rows or their order have changed"):
+        mh.resume(path, engine=other)
+    with pytest.raises(RowsLost, match="no Dask scheduler answers at no-such-kind"):
+        mh.resume(path, engine="no-such-kind://x")
+    with pytest.raises(KeyboardInterrupt, match="goes on"):
+        mh.resume(path, engine=rows, progress=stop)
+    found = mh.resume(path)
+    assert np.array_equal(found.draws, expected.draws)
+    assert found.privacy == expected.privacy
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------

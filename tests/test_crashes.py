@@ -14,7 +14,8 @@ import pytest
 
 import crashing
 from dpfastmh.checkpoint import BEGUN, CheckpointError, recorded
-from dpfastmh.sampling import resume
+from dpfastmh.data.ingest import ingest_arrays
+from dpfastmh.resuming import resume
 
 POINTS = ["done"]
 for phase in ("begun", "opened", "main", "finished"):
@@ -29,8 +30,8 @@ def undisturbed() -> dict[str, Any]:
 class Trial:
     """One run in a folder of its own, through any number of deaths."""
 
-    def __init__(self, folder: Path) -> None:
-        self.context = crashing.server()
+    def __init__(self, folder: Path, rows: Path | None = None) -> None:
+        self.context, self.rows = crashing.server(), rows
         self.checkpoint, self.result = folder / "run.checkpoint", folder / "result.json"
 
     def go(self, deadly: str = "", after: float | None = None, seed: int | None = 17) -> float:
@@ -41,7 +42,7 @@ class Trial:
             self.checkpoint.unlink()  # what the message says: begin a new run
         ours, theirs = self.context.Pipe()
         process = self.context.Process(
-            target=crashing.work, args=(str(self.checkpoint), str(self.result), deadly, theirs, seed)
+            target=crashing.work, args=(str(self.checkpoint), str(self.result), deadly, theirs, seed, self.rows)
         )
         process.start()
         ours.recv()
@@ -63,10 +64,12 @@ class Trial:
         return json.loads(self.result.read_text())
 
 
-def survives(folder: Path, undisturbed: dict[str, Any], dice: random.Random, length: float) -> bool:
+def survives(
+    folder: Path, undisturbed: dict[str, Any], dice: random.Random, length: float, rows: Path | None = None
+) -> bool:
     """Kill a run at a random moment, perhaps its resumption too; did it leave a checkpoint to go on from?"""
     folder.mkdir()
-    trial = Trial(folder)
+    trial = Trial(folder, rows)
     trial.go(after=dice.uniform(0.0, 1.05 * length))
     useful = trial.checkpoint.exists() and recorded(trial.checkpoint).phase != BEGUN
     if dice.random() < 0.5 and not trial.result.exists():
@@ -100,6 +103,31 @@ def test_killed_at_two_hundred_random_moments(tmp_path: Path, undisturbed: dict[
     useful = [survives(tmp_path / str(number), undisturbed, dice, length) for number in range(220)]
     assert sum(useful) > 100
     print(f"220 runs killed, {sum(useful)} of them with a checkpoint to go on from")
+
+
+# -- rows in files -----------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ingested") / "rows"
+    return ingest_arrays(crashing.MODEL, [(crashing.X, crashing.Y)], folder)
+
+
+@pytest.mark.parametrize("point", ["opened after", "main half", "main after", "finished before"])
+def test_killed_over_rows_in_files(point: str, rows: Path, tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    """Rows that were read ahead are gone with the process; their numbers are not. The same run as from memory."""
+    trial = Trial(tmp_path, rows)
+    trial.go(deadly=point)
+    assert not trial.result.exists(), "the run never came to that point"
+    assert trial.outcome() == undisturbed
+
+
+@pytest.mark.slow
+def test_killed_over_rows_in_files_at_random_moments(rows: Path, tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    dice = random.Random(7)
+    (tmp_path / "whole").mkdir()
+    length = Trial(tmp_path / "whole", rows).go()
+    useful = [survives(tmp_path / str(number), undisturbed, dice, length, rows) for number in range(40)]
+    assert sum(useful) > 15
 
 
 def test_without_a_seed_every_resumption_is_the_same_run(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
 import sqlite3
 import subprocess
 import sys
@@ -27,7 +28,8 @@ from hypothesis import strategies as st
 import dpfastmh as mh
 from dpfastmh.budget import Budget, epsilon_from_rdp, float_reserve
 from dpfastmh.cli import main
-from dpfastmh.data.fingerprint import Fingerprint
+from dpfastmh.data.fingerprint import Cells, Fingerprint
+from dpfastmh.data.ingest import ingest, ingest_arrays
 from dpfastmh.ledger import CELLS, Ledger, LedgerError, LedgerWarning, Overdraft, at_orders, curve, fixed, seal
 from dpfastmh.planning import BudgetTooSmall
 from dpfastmh.privacy.accept_bit import bit_cost, cost_table, look_up
@@ -324,7 +326,7 @@ def test_an_unexpected_error_in_the_main_phase_keeps_the_chains_shares_spent(
     def fail(*given: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr("dpfastmh.sampling._Run.finish", fail)
+    monkeypatch.setattr("dpfastmh.sampling.Run.finish", fail)
     with pytest.raises(MemoryError):
         draw(ledger)
     run = ledger.runs()[0]
@@ -404,6 +406,49 @@ def test_the_same_table_is_known_again(ledger: Ledger, tmp_path: Path) -> None:
     assert [run.status for run in ledger.runs()] == ["settled"] * 5
 
 
+def ingested(table: pa.Table, where: Path, **options: Any) -> Path:
+    model = mh.LogisticRegression(mh.Box(age=(18, 95)) * mh.OneHot("sex", ["F", "M"]), temperature=500.0)
+    return ingest(model, table, where, target="ill", **options)
+
+
+def test_an_ingested_table_is_known_again_and_another_is_not(ledger: Ledger, tmp_path: Path) -> None:
+    """Whichever comes first, and whatever the schema it was ingested with."""
+    table = people()
+    shuffled = table.take(np.random.default_rng(0).permutation(len(table)))
+    rows = ingested(shuffled, tmp_path / "rows")
+    fit(ledger, rows, engine="mapped")
+    fit(ledger, rows, engine="memory")
+    fit(ledger, table, mh.Box(age=(0, 120), dose=(0, 10)), missing={"dose": 1.0})
+    fit(ledger, ingested(table, tmp_path / "wide", dtype=np.float64))
+    assert len(ledger.runs()) == 4
+    edit, said = CHANGES["another cell"]
+    other = ingested(edit(table), tmp_path / "other")
+    for engine in ("mapped", "memory"):
+        with pytest.raises(LedgerError, match=rf"not the table of data set 'patients': {said}"):
+            fit(ledger, other, engine=engine)
+    assert len(ledger.runs()) == 4
+
+
+def test_an_ingested_table_with_units_is_the_same_table(url: str, tmp_path: Path) -> None:
+    ledger = Ledger.create(url, "visits", TOTAL, unit="who")
+    units: dict[str, Any] = {"unit": "who", "max_rows_per_unit": 2}
+    fit(ledger, ingested(people(), tmp_path / "rows", **units), engine="mapped", **units)
+    fit(ledger, people(), unit="who", max_rows_per_unit=3)
+    assert len(ledger.runs()) == 2
+
+
+def test_arrays_are_the_same_from_a_folder(ledger: Ledger, tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    x = rng.uniform(-1, 1, (3_000, 2))
+    y = rng.random(3_000) < 0.5
+    model = mh.LogisticRegression(mh.Box.unit(2), temperature=500.0)
+    options: dict[str, Any] = {"budget": Budget(0.1, 1e-6), "draws": 20, "ledger": ledger}
+    sample(model, x, y, **options)
+    sample(model, ingest_arrays(model, [(x[:1_000], y[:1_000]), (x[1_000:], y[1_000:])], tmp_path / "a"), **options)
+    with pytest.raises(LedgerError, match="not the table of data set"):
+        sample(model, ingest_arrays(model, [(x, ~y)], tmp_path / "b"), **options)
+
+
 CHANGES: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
     "a row less": (lambda t: t.slice(1), "3000|differs"),
     "another cell": (
@@ -454,6 +499,20 @@ def test_fingerprints_need_the_key_and_show_no_counts() -> None:
     assert len({of(key, v) for v in ([1.0, 2.0], [1.0, 2.0, 2.0], [1.5, 1.5], [3.0, 0.0], ["1.0", "2.0"])}) == 5
     assert of(key, [1.0, 2.0]) != of(b"j" * 32, [1.0, 2.0])
     assert len(of(key, np.arange(10**5))) == 32
+
+
+def test_sums_of_parts_are_added() -> None:
+    values, parts = np.random.default_rng(0).normal(size=50_000), [Cells() for _ in range(3)]
+    whole, merged = Fingerprint(b"k" * 32), Fingerprint(b"k" * 32)
+    whole.add_numbers("x", values)
+    for cells, part in zip(parts, np.split(values, [7, 30_000]), strict=True):
+        cells.add_numbers("x", part)
+        merged.merge(json.loads(json.dumps(cells.sums)))
+    assert merged.digests() == whole.digests()
+    merged.merge(parts[0].sums)
+    assert merged.digests() != whole.digests()
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(whole)
 
 
 def test_a_fingerprint_is_fast() -> None:

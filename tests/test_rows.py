@@ -494,15 +494,17 @@ def test_rows_of_another_model_are_refused(folder: Path) -> None:
 def test_arguments_that_do_not_go_together(folder: Path) -> None:
     with pytest.raises(ValueError, match="engine holds the rows already"):
         mh.sample(MODEL, TABLE, engine=Watched(ROWS), budget=BUDGET)
+    mixture = mh.Mixture()
+    held = Watched(mixture.load(RNG.normal(0, 1, N)))
+    for kind in ("thinned", "alias"):
+        with pytest.raises(ValueError, match=rf"per_record is '{kind}', and bounds that differ by record are kept for"):
+            mh.TunaMH(mh.RandomWalk(0.1), lam=40.0).on(mixture, held, per_record=kind)
     with pytest.raises(ValueError, match="choose one of"):
         mh.sample(MODEL, folder, target="y", engine="disk", budget=BUDGET)
     with pytest.raises(ValueError, match="dpfastmh ingest"):
         mh.sample(MODEL, TABLE, target="y", engine="mapped", budget=BUDGET)
     with pytest.raises(ValueError, match="no records"):
         mh.sample(MODEL, budget=BUDGET)
-    with pytest.raises(ValueError, match="cannot be kept in a checkpoint"):
-        mh.sample(MODEL, engine=Watched(ROWS), budget=BUDGET, checkpoint=folder.parent / "run.checkpoint")
-    assert not (folder.parent / "run.checkpoint").exists()
     with pytest.raises(ValueError, match="engine is"):
         mh.plan(MODEL, units=N, budget=BUDGET, engine="tape")
 

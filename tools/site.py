@@ -31,7 +31,13 @@ MODULES = {  # of the public names, in the order of the page
     "models": "Models",
     "planning": "Forecasts",
     "sampling": "Private sampling",
+    "resuming": "Going on with a run",
+    "ledger": "Ledgers",
     "posterior": "Posteriors",
+    "data.ingest": "Tables into folders of rows",
+    "data.mapped": "Rows in files",
+    "data.cluster": "Rows on a cluster",
+    "data.engine": "Rows in another place",
     "methods": "Algorithms, not private",
 }
 

@@ -37,6 +37,8 @@ _HOME = {
     "TunaMH": "methods",
     "run_chains": "methods",
     "DaskRows": "data.cluster",
+    "RowEngine": "data.engine",
+    "RowsLost": "data.engine",
     "MappedRows": "data.mapped",
     "ingest": "data.ingest",
     "ingest_arrays": "data.ingest",
@@ -48,7 +50,7 @@ _HOME = {
     "Schema": "schema",
     "Settings": "planning",
     "plan": "planning",
-    "resume": "sampling",
+    "resume": "resuming",
     "sample": "sampling",
 }
 
@@ -58,6 +60,8 @@ if TYPE_CHECKING:
     from dpfastmh import audit as audit
     from dpfastmh.budget import Budget as Budget
     from dpfastmh.data.cluster import DaskRows as DaskRows
+    from dpfastmh.data.engine import RowEngine as RowEngine
+    from dpfastmh.data.engine import RowsLost as RowsLost
     from dpfastmh.data.ingest import ingest as ingest
     from dpfastmh.data.ingest import ingest_arrays as ingest_arrays
     from dpfastmh.data.mapped import MappedRows as MappedRows
@@ -92,7 +96,7 @@ if TYPE_CHECKING:
     from dpfastmh.priors import Laplace as Laplace
     from dpfastmh.priors import Normal as Normal
     from dpfastmh.priors import StudentT as StudentT
-    from dpfastmh.sampling import resume as resume
+    from dpfastmh.resuming import resume as resume
     from dpfastmh.sampling import sample as sample
     from dpfastmh.schema import Schema as Schema
 

@@ -160,6 +160,7 @@ def no_meter() -> chain.Meter:
 
 
 AHEAD = ("ahead", "ahead_keep", "place")  # of the work buffers: what outlives a step
+UNREAD = ("unread rows", "unread keep")  # of a feed
 
 
 class Sampler:
@@ -218,6 +219,8 @@ class Sampler:
     def snapshot(self) -> dict[str, npt.NDArray[Any]]:
         """SECRET. What decides the chain's future beside its state: the four streams, rows drawn ahead, the scales."""
         found = {"scale": self.proposal.scale.copy()}
+        if self._feed is not None:  # it draws from the row stream as it reads ahead: ask it first
+            found |= dict(zip(UNREAD, self._feed.unread(), strict=True))
         for name, stream in self._streams._asdict().items():
             found |= {f"{name} {part}": value for part, value in randomness.stream_state(stream).items()}
         return found | {name: getattr(self._work, name).copy() for name in AHEAD}
@@ -236,6 +239,8 @@ class Sampler:
         scale = snapshot["scale"]
         if scale.shape != self.proposal.scale.shape or not (np.isfinite(scale).all() and (scale >= 0.0).all()):
             raise ValueError("the scales of the moves have another form")
+        if self._feed is not None:
+            self._feed.resume(*(snapshot[name] for name in UNREAD))
         for name, stream in self._streams._asdict().items():
             parts = {key.removeprefix(f"{name} "): v for key, v in snapshot.items() if key.startswith(f"{name} ")}
             randomness.restore_stream(stream, parts)
@@ -385,6 +390,11 @@ class Method:
         meter: chain.Meter | None = None,
     ) -> Sampler:
         """A sampler over these records. ``reference``: a fixed point for control variates of this ``order``."""
+        if isinstance(x, RowEngine) and per_record is not None:
+            raise MethodError(
+                f"per_record is {per_record!r}, and bounds that differ by record are kept for rows in memory alone: "
+                "leave it out, or load the rows"
+            )
         if isinstance(x, Rows | RowEngine) and not (y is None and per_record is None):
             raise MethodError("the rows are loaded already: leave out y and per_record, or give a table")
         rows = x if isinstance(x, Rows | RowEngine) else model.load(x, y, per_record=per_record)

@@ -77,6 +77,11 @@ class Model(ABC):
         """Refuse rows of another shape: compiled code would read past their ends."""
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """What the columns of a record are called; nothing where they have no names."""
+        return ()
+
+    @property
     def has_expansion(self) -> bool:
         """Whether proven derivatives allow control variates."""
         return False
@@ -104,6 +109,10 @@ class GLM(Model):
 
     shipped = True
     has_expansion = True
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(self.domain.columns)
 
     def __init__(
         self,

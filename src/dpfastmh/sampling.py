@@ -17,13 +17,10 @@ from __future__ import annotations
 import math
 import os
 import threading
-import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass
-from fractions import Fraction
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,30 +34,14 @@ from dpfastmh.checkpoint import (
     FINISHED,
     MAIN,
     OPENED,
-    Arrays,
-    Charges,
     Checkpoint,
-    CheckpointError,
-    CheckpointWarning,
-    Contents,
     Keeper,
-    charges_in,
-    charges_out,
-    check_built,
     check_new,
-    damage_is_one_line,
-    from_plain,
-    model_mark,
-    plain,
-    secret_in,
-    secret_out,
 )
 from dpfastmh.data.engine import RowEngine, RowsLost
 from dpfastmh.data.mapped import is_row_folder, load_rows, projection_of
-from dpfastmh.description import describe, model_from
-from dpfastmh.methods import Coordinates, Directions, DPFastMH, DPFastMHFull, Method, ProposalLike, RandomWalk
+from dpfastmh.methods import Coordinates, DPFastMH, DPFastMHFull, Method, ProposalLike
 from dpfastmh.models import GLM, Energy, Model
-from dpfastmh.outputs import OutputError
 from dpfastmh.planning import (
     STEPS_CAP,
     BudgetTooSmall,
@@ -76,16 +57,17 @@ from dpfastmh.planning import (
 )
 from dpfastmh.posterior import FEWEST, Posterior, Privacy, diagnostic
 from dpfastmh.priors import energy_derivatives
-from dpfastmh.privacy.boundary import PrivateRecords, PrivateSteps, Released, Secret
+from dpfastmh.privacy.boundary import PrivateRecords, PrivateSteps, Released
 from dpfastmh.privacy.filter import RenyiFilter, Share
 from dpfastmh.privacy.releases import newton_direction
+from dpfastmh.run_state import Recorder
 from dpfastmh.signals import interrupts_set, terminated_like_interrupted
 
 if TYPE_CHECKING:
     from dpfastmh.data.fingerprint import Fingerprint
     from dpfastmh.ledger import Ledger, Reservation
 
-__all__ = ["BudgetTooSmall", "Settings", "plan", "resume", "sample"]
+__all__ = ["BudgetTooSmall", "Settings", "plan", "sample"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -97,9 +79,6 @@ TARGET = 0.42  # acceptance that models without derivatives aim at
 ROUNDS = 10  # of their adaptation,
 SEARCH_SHARE = 0.1  # which ends once it has taken this much of a chain's budget
 PILOT_SHARE = 0.01  # of a chain's budget, for finding out what a step costs
-PROPOSALS: dict[str, Callable[..., ProposalLike]] = {
-    kind.__name__: kind for kind in (RandomWalk, Coordinates, Directions)
-}
 ENGINES = ("auto", "memory", "mapped")
 METHODS: dict[str, type[Method]] = {method.name: method for method in (DPFastMH, DPFastMHFull)}
 
@@ -242,10 +221,13 @@ def sample(
     if unit is None and max_rows_per_unit != 1:
         raise ValueError(f"max_rows_per_unit is {max_rows_per_unit!r} without a unit column: name it with unit")
     start = _checked_start(model, start)
+    outcome = target
+    if isinstance(engine, RowEngine):
+        unit, outcome = unit or engine.unit, engine.outcome
     if ledger is not None:
         ledger.check(budget, unit)
     fingerprint = None if ledger is None else ledger.fingerprint()
-    records = _records(model, x, y, engine, target, unit, max_rows_per_unit, missing, seed, threads, fingerprint)
+    records = records_of(model, x, y, engine, target, unit, max_rows_per_unit, missing, seed, threads, fingerprint)
     budget.check_rows(records.units, force=force)
     cap = min(STEPS_CAP, budget.most_steps() // chains - 100)
     if cap < 1000:
@@ -254,11 +236,6 @@ def sample(
         refused = _hopeless(model, records, budget, chains, max_time, method, settings)
         if refused:
             raise BudgetTooSmall(f"{refused} Nothing was spent.")
-    if file is not None and not records.in_memory:
-        raise ValueError(
-            "a run over rows in files or on a cluster cannot be kept in a checkpoint: leave the checkpoint out, or "
-            'hold ingested rows in memory with engine="memory"'
-        )
     keeper = None if file is None else Keeper.create(file)
     hold = None
     if ledger is not None:
@@ -279,7 +256,7 @@ def sample(
                 keeper.close()
             raise
     account = RenyiFilter(budget, steps_cap=chains * cap + 100) if hold is None else hold.account
-    run = _Run(
+    run = Run(
         model=model,
         records=records,
         account=account,
@@ -292,9 +269,9 @@ def sample(
         settings=settings,
         seed=seed,
         progress=progress,
-        unit=unit or "row",
-        outcome=target,
-        table={"data": _where(x), "target": target, "unit": unit, "missing": _plain_values(missing)},
+        unit=unit or ("row" if records.rows_per_unit == 1 else "unit"),
+        outcome=outcome,
+        table=_table(x, outcome, unit, missing, records),
         keeper=keeper,
         hold=hold,
         dataset=None if ledger is None else ledger.dataset,
@@ -304,125 +281,12 @@ def sample(
     return run.through(lambda: run.take_as_told(proposal, start))
 
 
-def resume(
-    path: str | os.PathLike[str],
-    x: Any = None,
-    y: Any = None,
-    *,
-    model: Model | None = None,
-    ledger: Ledger | None = None,
-    every: float | None = None,
-    threads: int | None = None,
-    progress: Watcher | None = None,
-) -> Posterior:
-    """Go on with the run of a checkpoint. It is the same run: same draws, same cost, whenever and how often it stopped.
-
-    Parameters
-    ----------
-    path
-        The checkpoint, which is kept up to date. Two programs cannot go on with one at the same time.
-    x, y
-        The run's table, as it was given to ``sample``; nothing where that was a file that is still there. Another
-        table is refused. The checkpoint of a finished run needs none.
-    model
-        The run's model, where it is not one of the library's regressions.
-    ledger
-        The ledger that the run's budget was set aside in, where it was: the run ends there, too.
-    every
-        Other seconds between checkpoints than before.
-    threads, progress
-        As for ``sample``.
-    """
-    keeper, contents = Keeper.reopen(path, every)
-    try:
-        run = _reopened(keeper, contents, x, y, model, ledger, threads, progress)
-        return run.through(lambda: None)
-    finally:
-        keeper.close()
-
-
-def _reopened(
-    keeper: Keeper,
-    contents: Contents,
-    x: Any,
-    y: Any,
-    model: Model | None,
-    ledger: Ledger | None,
-    threads: Any,
-    progress: Watcher | None,
-) -> _Run:
-    """The run of a checkpoint, as it was when the checkpoint was written."""
-    head, arrays, what = contents.head, contents.arrays, str(keeper.path)
-    if keeper.phase == BEGUN:
-        raise CheckpointError(
-            f"{what} has nothing to go on from: the run ended before its start was found, and released nothing. "
-            "Remove the file and begin a new run"
-        )
-    with damage_is_one_line(what):
-        check_built(head["built"], what)
-        request, table = head["request"], head["table"]
-        if model is None and head["model"]["described"] is None:
-            raise CheckpointError(f"{what} is of a model of your own: give it as model")
-        found = model_from(head["model"]["described"]) if model is None else model
-        if model_mark(found) != head["model"]["mark"]:
-            raise CheckpointError(f"{what} is the run of another model: give the model, or schema, that it began with")
-        budget = Budget(request["epsilon"], request["delta"])
-        alpha, paid = float(head["filter"]["alpha"]), charges_in(head["filter"]["charges"])
-        dataset = head["dataset"]
-    hold = _held_again(keeper, dataset, sum((cost for _, cost, _ in paid), Fraction(0)), ledger, what)
-    with damage_is_one_line(what):
-        account = RenyiFilter(budget, steps_cap=request["steps_cap"], alpha=alpha) if hold is None else hold.account
-        account.restore(paid)
-        if x is None:
-            x = table["data"]
-        if x is None and keeper.phase != FINISHED:
-            raise CheckpointError(f"{what} does not say where the table is: give it")
-        how = (table["target"], table["unit"], request["max_rows_per_unit"], table["missing"], request["seed"])
-        identity = secret_in(arrays, "table")
-    records = None
-    if keeper.phase != FINISHED:
-        records = _records(found, x, y, "memory", *how, threads, None)
-        records.check(identity)
-    with damage_is_one_line(what):
-        run = _Run(
-            model=found,
-            records=records,
-            account=account,
-            budget=budget,
-            method=METHODS[request["method"]],
-            chains=request["chains"],
-            cap=request["cap"],
-            draws=request["draws"],
-            max_time=request["max_time"],
-            settings=from_plain(Settings, request["settings"], tuple),
-            seed=request["seed"],
-            progress=progress,
-            unit=request["unit"],
-            outcome=table["target"],
-            table=table,
-            keeper=keeper,
-            hold=hold,
-            dataset=dataset,
-        )
-        run.restore(contents)
-    return run
-
-
-def _held_again(
-    keeper: Keeper, dataset: str | None, paid: Fraction, ledger: Ledger | None, what: str
-) -> Reservation | None:
-    """What a ledger still holds for the run; None where it never did, or where the run has settled already."""
-    if dataset is None and ledger is None:
-        return None
-    if dataset is None or ledger is None or ledger.dataset != dataset:
-        said = "has no ledger" if dataset is None else f"has its budget from the ledger's data set {dataset!r}"
-        raise CheckpointError(f"the run of {what} {said}: resume it with the same")
-    return ledger.resumed(keeper.run_id, paid if keeper.phase == FINISHED else None)
-
-
-def _plain_values(missing: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Public values for missing cells, as JSON takes them."""
-    return {name: value.item() if isinstance(value, np.generic) else value for name, value in (missing or {}).items()}
+def _table(x: Any, target: str | None, unit: str | None, missing: Any, records: PrivateRecords) -> dict[str, Any]:
+    """For a checkpoint: where and how the table was read."""
+    engine = records.whereabouts()
+    values = engine.pop("missing", missing) or {}
+    filled = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+    return {"data": _where(x), "target": target, "unit": unit, "missing": filled, "engine": engine}
 
 
 def _where(x: Any) -> str | None:
@@ -458,7 +322,7 @@ def _settled(settings: Settings | None, laziness: float | None) -> Settings:
     return settings if laziness is None else replace_setting(settings, laziness=laziness)
 
 
-def _records(
+def records_of(
     model: Model,
     x: Any,
     y: Any,
@@ -474,9 +338,11 @@ def _records(
     """The private side, loaded from arrays or a table, or rows that live elsewhere."""
     options: dict[str, Any] = {"seed": seed, "threads": threads, "fingerprint": fingerprint}
     if isinstance(engine, RowEngine):
-        if not (x is None and y is None and target is None and unit is None and not missing):
+        if not (x is None and y is None and target is None and unit in (None, engine.unit) and not missing):
             raise ValueError("engine holds the rows already: leave out the table, target, unit and missing")
         engine.check(model)
+        if fingerprint is not None:
+            fingerprint.merge(engine.cells(model))
         return PrivateRecords(model, engine, units=engine.units, rows_per_unit=engine.rows_per_unit, **options)
     if engine not in ENGINES:
         raise ValueError(f"engine is {engine!r}: choose one of {', '.join(ENGINES)}, or give a DaskRows")
@@ -503,7 +369,7 @@ def _records(
         )
     arrays = model.load(x, y)
     if fingerprint is not None:
-        fingerprint.add_arrays(x, y, model.domain.columns if isinstance(model, GLM) else ())
+        fingerprint.add_arrays(x, y, model.columns)
     return PrivateRecords(model, arrays, units=arrays.x.shape[0], rows_per_unit=1, **options)
 
 
@@ -532,16 +398,8 @@ def _hopeless(
     return "" if found.effective.min() >= settings.least_draws else found.advice
 
 
-class _Mark(NamedTuple):
-    """Where a chain stood between two chunks, and what had been paid and released by then."""
-
-    secret: Secret
-    charges: Charges
-    parts: int
-
-
 @dataclass
-class _Run:
+class Run:
     """One call of ``sample``, from the first release to the last."""
 
     model: Model
@@ -575,14 +433,9 @@ class _Run:
         self.base: float | None = None  # what had been paid before the main phase
         self.reference: FloatArray | None = None
         self.parts: list[list[Released]] = [[] for _ in range(self.chains)]  # of the main phase
-        self.marks: list[_Mark] = []
-        self.wanted = [False] * self.chains  # marks, of the chains that have not noticed yet
-        self.asked = False  # for marks that are not written yet
-        self.ended = [False] * self.chains
-        self.saved = time.monotonic()
+        self.recorder = Recorder(self, self.keeper)
         if self.records is not None:
             self.units, self.rows_per_unit = self.records.units, self.records.rows_per_unit
-        self.identity: Secret | None = None  # of the table
 
     # -- from the first release to the last --------------------------------------------------------------------------
     def through(self, opening: Callable[[], None]) -> Posterior:
@@ -590,15 +443,13 @@ class _Run:
         keeper, ended = self.keeper, False
         with terminated_like_interrupted() if keeper else nullcontext():
             try:
-                if keeper and self.records and keeper.phase == BEGUN:
-                    self.identity = self.records.snapshot()
-                    keeper.save(BEGUN, *self.picture(BEGUN))  # before anything is spent: is there a place for it?
+                self.recorder.begin()
                 opening()
                 if self.base is None:
-                    self.save(OPENED)
+                    self.recorder.save(OPENED)
                     self.try_moves()
                     self.base = self.account.charged
-                    self.save(MAIN)
+                    self.recorder.save(MAIN)
                 posterior = self.finish()
                 ended = True
                 return posterior
@@ -609,6 +460,8 @@ class _Run:
                 spent = self.account.epsilon_spent()
                 raise KeyboardInterrupt(f"stopped, and no draws are kept. Spent: epsilon = {spent:.3g}.") from None
             except RowsLost as error:
+                if keeper and keeper.phase in (OPENED, MAIN):
+                    raise RowsLost(f"{error}. Once they can be had, dpfastmh resume {keeper.path} goes on") from error
                 spent = self.account.epsilon_spent()
                 raise RowsLost(f"{error}. The run ended; spent: epsilon = {spent:.3g}.") from error
             finally:
@@ -696,14 +549,16 @@ class _Run:
         """Fixed shares, one for each chain, and the chains."""
         account, count = self.account, self.chains
         assert self.records is not None
-        options: dict[str, Any] = {"thrift": self.settings.thrift} if self.method is DPFastMH else {}
-        self.rule, self.reference = self.method(proposal, laziness=laziness, **options), reference
+        self.rule, self.reference = self.method(proposal, laziness=laziness, **self.method_options()), reference
         self.shares = [account.reserve(f"chain {k + 1}", account.left / (count - k), self.cap) for k in range(count)]
         self.running: list[PrivateSteps] = [
             self.records.chain(self.rule, starts[k], self.shares[k], reference=reference, number=k)
             for k in range(count)
         ]
-        self.marks = [self.mark(k) for k in range(count)]
+        self.recorder.mark_all()
+
+    def method_options(self) -> dict[str, Any]:
+        return {"thrift": self.settings.thrift} if self.method is DPFastMH else {}
 
     def try_moves(self) -> None:
         """The pilot: correct planned moves, or find the length of blind ones; then how many draws to keep."""
@@ -713,7 +568,7 @@ class _Run:
             self.search(self.width)
         if not self.thin:
             self.thin = self.thin_from_pilot()
-        self.marks = [self.mark(k) for k in range(self.chains)]
+        self.recorder.mark_all()
 
     def correct(self, moves: Moves) -> None:
         """Try the moves; where a coordinate's acceptance is far from what was planned, mend its length.
@@ -795,20 +650,19 @@ class _Run:
                 part = chain.run(min(chunk, most - made[number]), thin=self.thin)
                 parts.append(part)
                 made[number] += part.steps
-                if self.wanted[number]:
-                    self.marks[number], self.wanted[number] = self.mark(number), False
+                self.recorder.mark_if_wanted(number)
                 steps = sum(made)
                 self.tell("main", max(steps / (most * self.chains), self.paid()), steps, steps // self.thin)
-            self.marks[number], self.ended[number] = self.mark(number), True
+            self.recorder.mark_end(number)
 
         if self.records is not None:
-            self.in_threads(whole, self.save_in_time)
+            self.in_threads(whole, self.recorder.save_in_time)
             if self.keeper and self.stop.is_set():
-                self.save(MAIN)
+                self.recorder.save(MAIN)
                 raise KeyboardInterrupt
             for share in self.shares:
                 self.account.settle(share)
-            self.save(FINISHED)
+            self.recorder.save(FINISHED)
         self.tell("done", 1.0, sum(made), sum(made) // self.thin)
         assert self.base is not None
         return self.posterior(self.parts, self.base)
@@ -862,125 +716,6 @@ class _Run:
         kept = min(map(len, chains))
         least = np.nan if kept < FEWEST else np.fmin.reduce(diagnostic("ess", np.stack([c[:kept] for c in chains])))
         return float(least)
-
-    # -- checkpoints -------------------------------------------------------------------------------------------------
-    def mark(self, number: int) -> _Mark:
-        """Where a chain stands between two of its chunks; called by whoever runs it."""
-        secret = self.running[number].snapshot() if self.keeper else Secret({})
-        return _Mark(secret, self.shares[number].state(), len(self.parts[number]))
-
-    def save_in_time(self) -> None:
-        """Ask the chains for marks when it is time, and write them once all are there. Nothing waits for anything."""
-        if self.keeper is None:
-            return
-        if self.asked:
-            if not any(wanted and not ended for wanted, ended in zip(self.wanted, self.ended, strict=True)):
-                self.wanted, self.asked = [False] * self.chains, False
-                self.save(MAIN)
-        elif time.monotonic() - self.saved >= self.keeper.checkpoint.every:
-            self.wanted, self.asked = [True] * self.chains, True
-
-    def save(self, phase: str) -> None:
-        """Write the checkpoint. Where that fails the run goes on, with a warning: the file is what it was."""
-        if self.keeper is None:
-            return
-        troubled = bool(self.keeper.trouble)
-        try:
-            self.keeper.save(phase, *self.picture(phase))
-        except OutputError as error:
-            if not troubled:
-                warnings.warn(f"checkpoint: {error}. The run goes on", CheckpointWarning, stacklevel=2)
-        self.saved = time.monotonic()
-
-    def picture(self, phase: str) -> tuple[dict[str, Any], Arrays]:
-        """The run as a checkpoint holds it; a finished one holds released numbers only."""
-        request = {
-            "epsilon": self.budget.epsilon,
-            "delta": self.budget.delta,
-            "method": self.method.name,
-            "chains": self.chains,
-            "cap": self.cap,
-            "steps_cap": self.account.steps_cap,
-            "draws": self.draws,
-            "max_time": self.max_time,
-            "settings": plain(self.settings),
-            "seed": self.seed,
-            "unit": self.unit,
-            "units": self.units,
-            "max_rows_per_unit": self.rows_per_unit,
-        }
-        described = describe(self.model) if isinstance(self.model, GLM) else None
-        head: dict[str, Any] = {
-            "request": request,
-            "table": self.table,
-            "model": {"described": described, "mark": model_mark(self.model)},
-            "dataset": self.dataset,
-            "filter": {"alpha": self.account.alpha, "charges": charges_out(self.account.state())},
-            "chains": [],
-        }
-        arrays: Arrays = {}
-        if phase != BEGUN:
-            head["course"] = self.course()
-            for k, (secret, charges, count) in enumerate(self.marks):
-                parts = self.parts[k][:count]
-                closed = bool(parts and parts[-1].closed)
-                head["chains"].append({"charges": [] if phase == FINISHED else charges_out(charges), "closed": closed})
-                arrays |= {f"chain {k} {name}": value for name, value in _packed(self.model, parts).items()}
-                if phase != FINISHED:
-                    arrays |= secret_out(secret, f"chain {k} secret")
-        if phase != FINISHED and self.identity is not None:
-            arrays |= secret_out(self.identity, "table")
-        return head, arrays
-
-    def course(self) -> dict[str, Any]:
-        """What has been decided, from released numbers."""
-        proposal = self.rule.proposal
-        return {
-            "proposal": {"kind": type(proposal).__name__, "values": plain(proposal)},
-            "laziness": self.rule.laziness,
-            "reference": None if self.reference is None else self.reference.tolist(),
-            "limits": [share.limit for share in self.shares],
-            "moves": None if self.moves is None else plain(self.moves),
-            "width": None if self.width is None else self.width.tolist(),
-            "most": self.most,
-            "thin": self.thin,
-            "base": self.base,
-            "facts": self.facts,
-        }
-
-    def restore(self, contents: Contents) -> None:
-        """Stand where a checkpoint stands."""
-        head, arrays, course = contents.head, contents.arrays, contents.head["course"]
-        options: dict[str, Any] = {"thrift": self.settings.thrift} if self.method is DPFastMH else {}
-        proposal = from_plain(PROPOSALS[course["proposal"]["kind"]], course["proposal"]["values"])
-        self.rule = self.method(proposal, laziness=course["laziness"], **options)
-        self.reference = None if course["reference"] is None else np.array(course["reference"])
-        self.moves = None if course["moves"] is None else from_plain(Moves, course["moves"])
-        self.width = None if course["width"] is None else np.array(course["width"])
-        self.most, self.thin, self.base, self.facts = (course[name] for name in ("most", "thin", "base", "facts"))
-        self.units, self.rows_per_unit = head["request"]["units"], head["request"]["max_rows_per_unit"]
-        self.parts = [
-            _unpacked({name: arrays[f"chain {k} {name}"] for name in PACKED}, chain["closed"])
-            for k, chain in enumerate(head["chains"])
-        ]
-        if len(self.parts) != self.chains:
-            raise ValueError("it has another number of chains")
-        if self.records is not None:
-            self.identity = secret_in(arrays, "table")
-            self.reopen(head, arrays)
-
-    def reopen(self, head: dict[str, Any], arrays: Arrays) -> None:
-        """The chains again, on shares of the same size, each where it was."""
-        assert self.records is not None
-        self.shares, self.running = [], []
-        for k, (limit, chain) in enumerate(zip(head["course"]["limits"], head["chains"], strict=True)):
-            secret = secret_in(arrays, f"chain {k} secret")
-            share = self.account.reserve(f"chain {k + 1}", limit, self.cap)
-            running = self.records.reopen(self.rule, secret, share, reference=self.reference, number=k)
-            share.restore(charges_in(chain["charges"]))
-            self.shares.append(share)
-            self.running.append(running)
-        self.marks = [self.mark(k) for k in range(self.chains)]
 
     # -- what comes out ----------------------------------------------------------------------------------------------
     def posterior(self, results: list[list[Released]], base: float) -> Posterior:
@@ -1043,29 +778,6 @@ class _Run:
 
 
 _LENGTHS = np.geomspace(0.02, 20.0, 60)
-
-
-PACKED = ("draws", "steps", "spent", "tried", "accepted")
-
-
-def _packed(model: Model, parts: Sequence[Released]) -> Arrays:
-    """What a chain has released, as arrays."""
-    draws = np.concatenate([_none(model), *(part.draws for part in parts)])
-    steps = np.array([part.steps for part in parts], np.int64)
-    spent = np.array([part.spent for part in parts], np.float64)
-    counts = [np.sum([getattr(part, name) for part in parts], axis=0, dtype=np.int64) for name in PACKED[3:]]
-    return dict(zip(PACKED, [draws, steps, spent, *(np.atleast_1d(count) for count in counts)], strict=True))
-
-
-def _unpacked(arrays: Arrays, closed: bool) -> list[Released]:
-    """``_packed`` backwards; draws and counts, which are added up anyway, all with the first part."""
-    parts = []
-    for number, (steps, spent) in enumerate(zip(arrays["steps"].tolist(), arrays["spent"].tolist(), strict=True)):
-        first, last = number == 0, number == arrays["steps"].size - 1
-        draws = arrays["draws"] if first else arrays["draws"][:0]
-        tried, accepted = (arrays[name] if first else np.zeros_like(arrays[name]) for name in PACKED[3:])
-        parts.append(Released(draws, arrays["draws"][-1:], steps, tried, accepted, spent, closed and last))
-    return parts
 
 
 def _none(model: Model) -> FloatArray:

@@ -242,14 +242,19 @@ def warnings_in_one_line(command: str) -> Iterator[None]:
 
 def on_cluster(stack: ExitStack, arguments: argparse.Namespace, model: Any, columns: dict[str, Any]) -> Any:
     """The rows on a cluster, until the stack is left."""
-    import logging
-
     from dpfastmh.data.cluster import DaskRows, connect
 
-    for name in ("distributed", "tornado"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # a lost connection is one line of ours
+    silence_cluster()
     client = stack.enter_context(closing(connect(arguments.dask)))
     return DaskRows(client, arguments.data, model, **columns)
+
+
+def silence_cluster() -> None:
+    """A lost connection is one line of ours."""
+    import logging
+
+    for name in ("distributed", "tornado"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def unit_of(arguments: argparse.Namespace, schema: Schema) -> tuple[str | None, int]:

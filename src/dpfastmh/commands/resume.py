@@ -19,6 +19,7 @@ from dpfastmh.commands.fit import (
     after,
     ledger_of,
     show,
+    silence_cluster,
     warnings_in_one_line,
     written,
 )
@@ -40,6 +41,7 @@ Exit codes: 0 done, 1 refused or failed with one line, 2 wrong usage.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", metavar="FILE", type=Path, help="the checkpoint of the run")
     parser.add_argument("--data", metavar="DATA", help="the private table, where it is somewhere else now")
+    parser.add_argument("--dask", metavar="ADDRESS", help="another Dask scheduler, for a run on a cluster")
     parser.add_argument("--schema", metavar="FILE", type=Path, help="its schema, where it is somewhere else now")
     parser.add_argument("-o", "--output", metavar="OUT", type=Path, help="another new folder for the results")
     add_ledger(parser)
@@ -53,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dpfastmh.checkpoint import CheckpointError, read
     from dpfastmh.display import Display
     from dpfastmh.outputs import check_new_folder
-    from dpfastmh.sampling import resume
+    from dpfastmh.resuming import resume
     from dpfastmh.signals import uninterrupted
 
     contents = read(arguments.checkpoint)
@@ -63,11 +65,13 @@ def run(arguments: argparse.Namespace) -> int:
         raise CheckpointError(f"{arguments.checkpoint} does not say where results go: give a folder with -o")
     check_new_folder(output)
     ledger = ledger_of(arguments)
+    silence_cluster()
     model = model_of(arguments.schema, contents, str(arguments.checkpoint))
     with Display(quiet=arguments.quiet or arguments.json) as display, warnings_in_one_line("resume"):
         posterior = resume(
             arguments.checkpoint,
             arguments.data,
+            engine=arguments.dask,
             model=model,
             ledger=ledger,
             every=arguments.every,

@@ -15,6 +15,7 @@ at. They must belong to the data's custodian; across machines give Dask's own TL
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpfastmh.data import memory
-from dpfastmh.data.engine import Integers, RowEngine, RowsLost
+from dpfastmh.data.engine import Integers, RowEngine, RowsLost, raw
+from dpfastmh.data.fingerprint import Cells, Sums
 from dpfastmh.data.mapped import projection_of
 from dpfastmh.data.tables import BATCH, Batch, TableError, readable
 
@@ -120,9 +122,12 @@ class DaskRows(RowEngine):
         self._client, self._patience = client, patience
         self._projection = projection_of(model, target, unit, max_rows_per_unit, missing)
         self._declared = (target, unit, max_rows_per_unit, missing)
+        self._where: dict[str, Any] = {"name": self.name, "address": client.scheduler.address}
+        self.unit, self.outcome = unit, target
         self.rows_per_unit = 1 if unit is None else max_rows_per_unit
         if isinstance(source, str | os.PathLike) or all(isinstance(one, str | os.PathLike) for one in source):
             counts = self._read_files(source, model, target, unit, max_rows_per_unit, missing, dtype)
+            self._where |= {"source": _absolute(source), "dtype": np.dtype(dtype).name}
         else:
             if target is not None or unit is not None or missing:
                 raise ValueError("target, unit and missing name columns of Parquet files: arrays have none")
@@ -146,6 +151,20 @@ class DaskRows(RowEngine):
         if projection_of(model, *self._declared) != self._projection:
             raise TableError("the rows on the cluster were projected for another model: make a DaskRows for this one")
         model.check_shape(self.features, self.targets)
+
+    def whereabouts(self) -> dict[str, Any]:
+        return self._where | {"missing": self._declared[3]}
+
+    def cells(self, model: Model) -> Sums:
+        """Added up where they are: of files, which are read for it once more, or of arrays while they were loaded."""
+        found = Cells()
+        for part in self._all(*self._adding):
+            found.merge(part)
+        return found.sums
+
+    def identity(self, key: bytes) -> bytes:
+        """Of every partition in turn, hashed where it is: how the rows are parted counts as well."""
+        return b"".join(self._all(_digest, [(key, block) for block in self._parts]))
 
     # -- the two verbs -----------------------------------------------------------------------------------------------
     def total(self, part: Callable[[Rows], Integers], threads: int | None = None) -> Integers:
@@ -229,6 +248,7 @@ class DaskRows(RowEngine):
         blob = _dumps(reading)
         self._parts = [self._client.submit(_load, blob, one, pure=False) for one in sources]
         self._wait()
+        self._adding: tuple[Any, list[tuple[Any, ...]]] = (_cells_of_file, [(blob, one) for one in sources])
         return [one.rows for one in sources]
 
     def _of_units(self, sources: list[Source], reading: Any, unit: str) -> list[Source]:
@@ -247,12 +267,10 @@ class DaskRows(RowEngine):
 
     def _load_arrays(self, parts: Sequence[Any], model: Model) -> list[int]:
         blob = _dumps(model)
-        self._parts = [
-            self._client.submit(
-                _load_array, blob, one if hasattr(one, "key") else self._client.scatter(one), pure=False
-            )
-            for one in map(_unlisted, parts)
-        ]
+        held = [one if hasattr(one, "key") else self._client.scatter(one) for one in map(_unlisted, parts)]
+        self._parts = [self._client.submit(_load_array, blob, one, pure=False) for one in held]
+        sums = [self._client.submit(_cells_of_array, blob, one, pure=False) for one in held]
+        self._adding = (_same, [(one,) for one in sums])
         self._wait()
         return self._all(_length, [(one,) for one in self._parts])
 
@@ -290,6 +308,14 @@ def _join(*picks: Block) -> Block:
 
 def _list(*items: Any) -> list[Any]:
     return list(items)
+
+
+def _digest(key: bytes, block: Block) -> bytes:
+    x, y = block
+    found = hashlib.blake2b(repr((x.shape, y.shape)).encode(), key=key, digest_size=32)
+    found.update(raw(x))
+    found.update(raw(y))
+    return found.digest()
 
 
 def _length(block: Block) -> int:
@@ -330,6 +356,24 @@ def _load(blob: bytes, source: Source) -> Block:
     if len(x) != source.rows:
         raise TableError(f"{source.url}: the file has changed while it was read: start again")
     return np.ascontiguousarray(x), np.ascontiguousarray(y)
+
+
+def _cells_of_file(blob: bytes, source: Source) -> Sums:
+    reading, found = _loads(blob), Cells()
+    for cells in _batches(source, tuple(dict.fromkeys(reading.needed))):
+        reading.cells(Batch(source.url, 0, cells.num_rows, _named(cells)), False, found)
+    return found.sums
+
+
+def _cells_of_array(blob: bytes, part: Any) -> Sums:
+    model, found = _loads(blob), Cells()
+    x, y = part if isinstance(part, tuple) else (part, None)
+    found.add_arrays(x, y, model.columns)
+    return found.sums
+
+
+def _same(thing: Any) -> Any:
+    return thing
 
 
 def _ids(source: Source, unit: str) -> list[Any]:
@@ -385,6 +429,14 @@ def _files(source: Any) -> list[str]:
     if not found:
         raise TableError(f"{where}: no Parquet files there: their names must end in .parquet")
     return [system.unstrip_protocol(one) for one in found]
+
+
+def _absolute(source: Any) -> str | list[str]:
+    """The same source, wherever it is asked for from."""
+    if not isinstance(source, str | os.PathLike):
+        return [str(_absolute(one)) for one in source]
+    where = os.fspath(source)
+    return where if "://" in where else os.path.abspath(where)
 
 
 def _partitions(url: str, groups: Sequence[int]) -> list[Source]:

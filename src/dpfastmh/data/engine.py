@@ -11,20 +11,22 @@ How much is read ahead depends on how many rows the chain has used, which is pri
 from __future__ import annotations
 
 import ctypes
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    from dpfastmh.data.fingerprint import Sums
     from dpfastmh.models import Model
     from dpfastmh.steps.chain import Streams
     from dpfastmh.steps.likelihood import Rows
 
-__all__ = ["Feed", "RowEngine", "RowsLost"]
+__all__ = ["Feed", "RowEngine", "RowsLost", "raw"]
 
 Integers = npt.NDArray[np.int64]
 
@@ -45,6 +47,8 @@ class RowEngine(ABC):
     dtype: np.dtype[Any]
     units: int
     rows_per_unit: int
+    unit: str | None = None  # whose rows they are, where units hold several
+    outcome: str | None = None  # what the target is called
     first: int = 1 << 10  # rows of a chain's first bulk,
     most: int = 1 << 14  # which doubles until there are so many
 
@@ -56,9 +60,46 @@ class RowEngine(ABC):
     def read(self, index: Integers, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
         """Rows of these numbers into x and y, in this order."""
 
-    @abstractmethod
     def check(self, model: Model) -> None:
         """Refuse a model that the rows were not projected for."""
+        model.check_shape(self.features, self.targets)
+
+    # -- for checkpoints and ledgers ---------------------------------------------------------------------------------
+    def whereabouts(self) -> dict[str, Any]:
+        """What the rows can be found again by, as JSON takes it: names and places, nothing of the rows themselves. By
+        the name alone only whoever made the engine can make it again."""
+        return {"name": self.name}
+
+    def identity(self, key: bytes) -> bytes:
+        """A keyed hash of all rows in their order: a run goes on over these rows and no others."""
+        found = hashlib.blake2b(key=key, digest_size=32)
+        for x, y in self.stretches():
+            found.update(raw(x))
+            found.update(raw(y))
+        return found.digest()
+
+    def cells(self, model: Model) -> Sums:
+        """What the table's cells add up to, for a ledger (``dpfastmh.data.fingerprint``). An engine that has not seen
+        them gives sums of its projected rows, which only rows projected alike are compared with."""
+        from dpfastmh.data.fingerprint import Cells
+        from dpfastmh.data.mapped import projection_of
+
+        found, of = Cells(), f"of rows projected as {projection_of(model)[:16]}"
+        for x, y in self.stretches():
+            for j in range(self.features):
+                found.add_numbers(f"feature {j + 1} {of}", x[:, j])
+            if self.targets:
+                found.add_numbers(f"target {of}", y)
+        return found.sums
+
+    def stretches(self) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+        """All rows in their order, some at a time, by the second verb."""
+        for start in range(0, self.count, self.most):
+            index = np.arange(start, min(self.count, start + self.most))
+            x = np.zeros((index.size, self.features), self.dtype)
+            y = np.zeros(index.size if self.targets else 0, self.dtype)
+            self.read(index, x, y)
+            yield x, y
 
 
 class Feed:
@@ -140,9 +181,9 @@ class Feed:
         index[:waiting], keep[:waiting] = self._waiting[0][:waiting], self._waiting[1][:waiting]
         self._waiting = self._waiting[0][waiting:], self._waiting[1][waiting:]
         SHIPPED.draw(self._stream, self._engine.count, index[waiting:], keep[waiting:])
+        self._filled[segment] = bulk  # whatever becomes of reading: ``unread`` asks for the numbers
         y = self.rows.y[start : start + bulk] if self._engine.targets else self.rows.y
         self._engine.read(index, self.rows.x[start : start + bulk], y)
-        self._filled[segment] = bulk
 
     def _total(self, what: int) -> None:
         from dpfastmh.steps.feed import DIFFERENCES
@@ -167,17 +208,18 @@ class Feed:
             raise RowsLost(f"rows could not be read: {' '.join(str(self.error).split())}") from self.error
 
     def unread(self) -> tuple[Integers, npt.NDArray[np.float64]]:
-        """Row numbers and uniforms drawn from the stream and not used yet: with the stream, all that decides what rows
-        come next. Not while the chain runs."""
+        """SECRET. Row numbers and uniforms drawn from the stream and not used yet: with the stream, which stands still
+        from here on, all that decides what rows come next. Not while the chain runs."""
         from dpfastmh.steps.feed import END, NEXT
 
+        self.check()
         parts = []
         if self._segment >= 0:
             start = self._segment * self._engine.most
             first, last = (int(self.rows.clock[k]) for k in (NEXT, END))
             parts.append((self._index[self._segment, first - start : last - start], self.rows.keep[first:last]))
         if self._pending is not None:
-            self._pending.result()
+            wait([self._pending])
             segment = (self._segment + 1) % SEGMENTS
             start, bulk = segment * self._engine.most, self._filled[segment]
             parts.append((self._index[segment, :bulk], self.rows.keep[start : start + bulk]))
@@ -188,10 +230,18 @@ class Feed:
         """Use these row numbers before any new ones: what ``unread`` gave. Before the chain runs, or between runs."""
         from dpfastmh.steps.feed import END, NEXT
 
+        good = index.dtype == np.int64 and keep.dtype == np.float64 and index.shape == keep.shape == (index.size,)
+        if not (good and np.all((index >= 0) & (index < self._engine.count)) and np.all((keep >= 0) & (keep < 1))):
+            raise ValueError("the rows drawn ahead are not rows of this table")
         if self._pending is not None:
-            self._pending.result()
+            wait([self._pending])
         self._pending, self._segment, self._waiting = None, -1, (index.copy(), keep.copy())
         self.rows.clock[NEXT] = self.rows.clock[END] = 0
+
+
+def raw(array: npt.NDArray[Any]) -> memoryview:
+    """The bytes of an array, of an empty one too."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _address(function: Any) -> int:

@@ -2,11 +2,22 @@
 
 Every cell becomes a word that does not depend on the file's format: a number its single-precision value, a category its
 text (a whole or true-or-false category its number), a missing cell a word of its own, whatever is filled in for it.
-A column's fingerprint is a keyed hash of how many cells there are and of two sums over keyed, scrambled words. So it
-does not depend on the order of rows, on the bounds that a model declares, or on other columns: the same table is known
-again as CSV or Parquet, sorted or not, whichever of its columns a model reads. What it does not notice is cells that
-changed places within a column, and changes beyond single precision. Two columns that differ are taken for one with a
-probability of about 2⁻⁶⁴: the sums are for mistakes, not against somebody who knows the key and wants a collision.
+Words are scrambled and added up: how many there are, Σ s(w) and Σ s(w)² modulo 2⁶⁴ (``Cells``). A column's fingerprint
+is a keyed hash of these three. So it depends neither on the order of rows nor on how they are parted, nor on the bounds
+that a model declares, nor on other columns: the same table is known again as CSV or Parquet, sorted or not, ingested or
+on a cluster, whichever of its columns a model reads. Sums of parts are added. What it does not notice is cells that
+changed places within a column, and changes beyond single precision.
+
+*Two columns that differ.* Their sums agree if Σ m_w s(w) = 0 for the differences m_w of how often each w occurs, and
+Σ m_w s(w)² = 0. For a random s the first has a probability of 2^(v−64), 2^v being the largest power of two that divides
+every m_w: 2⁻⁶⁴ for one cell that was mended, 2⁻⁴⁴ where a million cells (2²⁰ exactly, of each of two values) were
+exchanged for each other. s is one fixed scrambler for everybody, not a secret one: the sums guard against mistakes, and
+who sets out to make two tables that are taken for one can. That costs no privacy: what a ledger promises does not rest
+on fingerprints.
+
+*Why the key comes last.* Sums are taken where cells go by once: while a table is ingested, or on a cluster, years
+before a ledger with a key of its own asks for them. They are kept beside the rows themselves (in a folder's manifest)
+and are as secret. In the ledger there are hashes only.
 
 The fingerprint depends on the records without noise. **It is not a release**: it belongs into the ledger, which is as
 secret as the table. Who knows the key can test guesses of a whole column.
@@ -15,27 +26,33 @@ secret as the table. Who knows the key can test guesses of a whole column.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Words = npt.NDArray[np.uint64]
+Sums = dict[str, tuple[int, int, int]]  # of each column: cells, and two sums modulo 2⁶⁴
 MISSING = np.uint64(0x7FC0_0000)  # no finite number in single precision has these bits
+MASK = np.uint64(0x9E37_79B9_7F4A_7C15)  # so that no usual cell is a word of zeros
 CHUNK = 16_384  # cells at a time: what is computed on the way stays in the cache
 
 
-class Fingerprint:
+class Cells:
     """Adds up the cells of each column while they go by."""
 
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-        self._mask = np.frombuffer(hashlib.blake2b(b"cells", key=key, digest_size=8).digest(), np.uint64)[0]
-        self._columns: dict[str, list[int]] = {}  # cells, and two sums modulo 2⁶⁴
+    def __init__(self) -> None:
+        self.sums: Sums = {}
 
     def __reduce__(self) -> Any:
         raise TypeError("a fingerprint under way cannot be pickled or copied: it depends on private records")
+
+    def merge(self, sums: Mapping[str, Sequence[int]]) -> None:
+        """Cells that were added up elsewhere."""
+        for column, part in sums.items():
+            held = self.sums.get(column, (0, 0, 0))
+            self.sums[column] = (held[0] + part[0], (held[1] + part[1]) % 2**64, (held[2] + part[2]) % 2**64)
 
     def add_numbers(self, column: str, values: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None = None) -> None:
         """Cells of a column of numbers; those marked ``missing`` may hold anything."""
@@ -88,28 +105,34 @@ class Fingerprint:
         distinct, positions = np.unique(values.astype(str), return_inverse=True)
         self.add_categories(column, [str(one) for one in distinct], positions)
 
-    def digests(self) -> dict[str, str]:
-        """The fingerprint of every column, in hexadecimal. For the ledger alone: not a release."""
-        found = {}
-        for column, (cells, first, second) in sorted(self._columns.items()):
-            text = f"{cells} {first:x} {second:x} {column}".encode()
-            found[column] = hashlib.blake2b(text, key=self._key, digest_size=16).hexdigest()
-        return found
-
     def _word(self, category: str | int | bool) -> int:
         if isinstance(category, str):
-            return int.from_bytes(hashlib.blake2b(category.encode(), key=self._key, digest_size=8).digest(), "little")
+            return int.from_bytes(hashlib.blake2b(category.encode(), digest_size=8).digest(), "little")
         return int(np.float32(int(category)).view(np.uint32))
 
     def _add(self, column: str, words: Words) -> None:
         """Scramble each word (two rounds of multiply and shift) and add; all modulo 2⁶⁴."""
-        words = words ^ self._mask
+        words = words ^ MASK
         for shift, odd in ((33, 0xFF51AFD7ED558CCD), (29, 0xC4CEB9FE1A85EC53)):
             words ^= words >> np.uint64(shift)
             words *= np.uint64(odd)
         words ^= words >> np.uint64(32)
-        sums = self._columns.setdefault(column, [0, 0, 0])
-        sums[0] += words.size
-        sums[1] = (sums[1] + int(words.sum())) % 2**64
+        first = int(words.sum())
         words *= words
-        sums[2] = (sums[2] + int(words.sum())) % 2**64
+        self.merge({column: (words.size, first, int(words.sum()))})
+
+
+class Fingerprint(Cells):
+    """What a ledger with this key knows a table by."""
+
+    def __init__(self, key: bytes) -> None:
+        super().__init__()
+        self._key = key
+
+    def digests(self) -> dict[str, str]:
+        """The fingerprint of every column, in hexadecimal. For the ledger alone: not a release."""
+        found = {}
+        for column, (cells, first, second) in sorted(self.sums.items()):
+            text = f"{cells} {first:x} {second:x} {column}".encode()
+            found[column] = hashlib.blake2b(text, key=self._key, digest_size=16).hexdigest()
+        return found

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from dpfastmh.data.fingerprint import Cells
 from dpfastmh.data.mapped import BLOCK, FEATURES, MANIFEST, TARGETS, Manifest, projection_of
 from dpfastmh.data.tables import TableError, open_table
 from dpfastmh.models import GLM
@@ -63,10 +64,10 @@ def ingest(
     table.check(reading.needed)
     with _Writer(folder, len(model.domain), reading.dtype, projection, _signature(source), progress) as writer:
         people = reading.people(table)
-        for scaled, targets in reading.batches(table, people, writer.rows):
+        for scaled, targets in reading.batches(table, people, writer.rows, writer.cells):
             writer.append(scaled, targets)
         units = reading.units(table, people, writer.size)
-        return writer.finish(model.domain.features, units, reading.rows_per_unit)
+        return writer.finish(model.domain.features, units, reading.rows_per_unit, unit, target)
 
 
 def ingest_arrays(
@@ -90,6 +91,8 @@ def ingest_arrays(
                     f"a part has {rows.x.shape[1]} columns of {rows.x.dtype}, the first one {writer.width} of "
                     f"{writer.dtype}: make them alike"
                 )
+            x, y = part if isinstance(part, tuple) else (part, None)
+            writer.cells.add_arrays(x, y, model.columns)
             writer.append(rows.x, rows.y)
         if writer is None:
             raise TableError("no parts: at least two records are needed")
@@ -127,7 +130,7 @@ class _Writer:
         self.width, self.dtype, self.targets = width, np.dtype(dtype), targets
         self._facts = {"projection": projection, "dtype": self.dtype.name, "source": source, "width": width}
         self._projection, self._progress, self._resumable = projection, progress, source is not None
-        self.rows = 0
+        self.rows, self.cells = 0, Cells()
         self.checksums: list[tuple[int, int]] = []
         self._held: list[Arrays] = []
         self._waiting = 0
@@ -173,7 +176,14 @@ class _Writer:
                 self._write(x[start : start + BLOCK], y[start : start + BLOCK])
             self._held, self._waiting = [(x[whole:], y[whole:])], len(x) - whole
 
-    def finish(self, features: tuple[str, ...], units: int, rows_per_unit: int) -> Path:
+    def finish(
+        self,
+        features: tuple[str, ...],
+        units: int,
+        rows_per_unit: int,
+        unit: str | None = None,
+        outcome: str | None = None,
+    ) -> Path:
         """Write what is left and the manifest, and put the folder in place."""
         if self._waiting:
             self._write(*self._joined())
@@ -193,6 +203,9 @@ class _Writer:
                 checksums=tuple(self.checksums),
                 times=(times[0], times[-1]),
                 byteorder=sys.byteorder,
+                cells=self.cells.sums,
+                unit=unit,
+                outcome=outcome,
             )
             replace_file(self.building / MANIFEST, manifest.to_json(), mode=0o600)
             for name in (PROGRESS, "lock"):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dpfastmh import losses
 from dpfastmh.data import cells, memory
-from dpfastmh.data.fingerprint import Fingerprint
+from dpfastmh.data.fingerprint import Cells
 from dpfastmh.data.tables import Batch, Table, TableError, open_table
 from dpfastmh.data.units import Units
 from dpfastmh.domain import Domain, OneHot, Product
@@ -45,7 +45,7 @@ def load(
     max_rows_per_unit: int = 1,
     missing: Mapping[str, Value] | None = None,
     dtype: npt.DTypeLike = np.float32,
-    fingerprint: Fingerprint | None = None,
+    fingerprint: Cells | None = None,
 ) -> Loaded:
     """Read what ``model`` needs of a table: see ``open_table`` for the sources, ``Units`` for people with several rows.
 
@@ -91,14 +91,17 @@ class Projection:
         return None if self.unit is None else Units(self.unit, self.rows_per_unit, table.text)
 
     def batches(
-        self, table: Table, people: Units | None, skip: int = 0, fingerprint: Fingerprint | None = None
+        self, table: Table, people: Units | None, skip: int = 0, fingerprint: Cells | None = None
     ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
-        """Scaled features and targets of the rows that count, batch by batch, without the first ``skip`` of them."""
+        """Scaled features and targets of the rows that count, batch by batch, without the first ``skip`` of them; the
+        fingerprint is of all cells."""
         for batch in table.batches(self.needed):
             kept = None if people is None else people.keep(batch)
             count = batch.rows if kept is None else int(kept.sum())
             if skip >= count > 0:
                 skip -= count
+                if fingerprint is not None:
+                    self.cells(batch, table.text, fingerprint)
                 continue
             scaled, targets = self.rows(batch, table.text, fingerprint)
             if kept is not None:
@@ -107,9 +110,17 @@ class Projection:
             skip = max(0, skip - count)
 
     def rows(
-        self, batch: Batch, text: bool, fingerprint: Fingerprint | None = None
+        self, batch: Batch, text: bool, fingerprint: Cells | None = None
     ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """All rows of a batch, projected."""
+        read = self.cells(batch, text, fingerprint)
+        targets = self.model.stored(self.model.targets(read.pop(self.outcome.name)), self.dtype)
+        if not read:  # a domain of constants: any column says how many rows there are
+            read = {self.outcome.name: targets}
+        return self.model.domain.project(read, self.dtype), targets
+
+    def cells(self, batch: Batch, text: bool, fingerprint: Cells | None) -> dict[str, Any]:
+        """The cells of a batch as declared, by column; ``fingerprint`` is shown them as the table has them."""
         read = {}
         for column in (*self.features, self.outcome):
             found = cells.read(column, batch, text)
@@ -120,10 +131,7 @@ class Projection:
                 fingerprint.add_numbers(column.name, found.values, found.missing)
             else:
                 fingerprint.add_categories(column.name, column.categories, found.values, found.missing)
-        targets = self.model.stored(self.model.targets(read.pop(self.outcome.name)), self.dtype)
-        if not read:  # a domain of constants: any column says how many rows there are
-            read = {self.outcome.name: targets}
-        return self.model.domain.project(read, self.dtype), targets
+        return read
 
     def units(self, table: Table, people: Units | None, rows: int) -> int:
         """The public number of units, at least two."""

@@ -35,7 +35,7 @@ from dpfastmh.data.engine import Integers, RowEngine, RowsLost
 from dpfastmh.data.tables import TableError
 
 if TYPE_CHECKING:
-    from dpfastmh.data.fingerprint import Fingerprint
+    from dpfastmh.data.fingerprint import Fingerprint, Sums
     from dpfastmh.models import Model
     from dpfastmh.schema import Value
     from dpfastmh.steps.likelihood import Rows
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["Manifest", "MappedRows", "is_row_folder", "load_rows", "projection_of"]
 
 FORMAT = "dpfastmh rows"
-VERSION = 1
+VERSION = 2
 BLOCK = 1 << 18  # rows with one checksum
 STRETCH = 1 << 14  # rows summed at a time: they fit into a processor's own cache
 AHEAD = 8 << 20  # bytes that a thread asks the disk for at a time
@@ -66,6 +66,9 @@ class Manifest:
     checksums: tuple[tuple[int, int], ...]  # of each block of features and targets
     times: tuple[int, int]  # of last change, in nanoseconds
     byteorder: str
+    cells: dict[str, tuple[int, int, int]]  # sums of the table's, for ledgers: see ``dpfastmh.data.fingerprint``
+    unit: str | None = None  # the column that says whose rows they are
+    outcome: str | None = None  # the target's column
     block: int = BLOCK
     version: int = VERSION
     format: str = FORMAT
@@ -93,7 +96,7 @@ class Manifest:
             }
             made = cls(**fields)
             made._check()
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, AttributeError):
             raise TableError(f"{where}: damaged: ingest the table again") from None
         return made
 
@@ -105,6 +108,11 @@ class Manifest:
             raise ValueError
         if len(self.times) != 2 or not all(len(pair) == 2 for pair in self.checksums):
             raise ValueError
+        if not all(isinstance(name, str | None) for name in (self.unit, self.outcome)):
+            raise ValueError
+        for sums in self.cells.values():
+            if len(sums) != 3 or not all(isinstance(one, int) and 0 <= one < 2**64 for one in sums):
+                raise ValueError
 
     @property
     def bytes(self) -> int:
@@ -140,12 +148,10 @@ def load_rows(
     fingerprint: Fingerprint | None = None,
 ) -> tuple[Rows | MappedRows, int, int]:
     """The rows of a folder, units and most rows of a unit. "auto": in memory where they take up less than half of what
-    is free, a question about their size alone. The cells of the table are gone: a ledger's ``fingerprint`` is made from
-    the checksums of what they became, and tells one ingested table from another."""
+    is free, a question about their size alone. A ledger's ``fingerprint`` is shown the sums of the table's cells."""
     mapped = MappedRows(folder, model, projection)
     if fingerprint is not None:
-        sums = np.array([f"{x:08x}{y:08x}" for x, y in mapped.manifest.checksums])
-        fingerprint.add(f"rows ingested with {projection[:16]}", sums)
+        fingerprint.merge(mapped.cells(model))
     held: Rows | MappedRows = mapped
     if engine == "memory" or (engine == "auto" and 2 * mapped.manifest.bytes < available_memory()):
         held = mapped.in_memory()
@@ -182,6 +188,7 @@ class MappedRows(RowEngine):
             raise TableError(f"{self.folder}: the rows were ingested on another kind of processor: ingest them here")
         self.count, self.features, self.targets = found.rows, len(found.features), found.targets
         self.units, self.rows_per_unit = found.units, found.rows_per_unit
+        self.unit, self.outcome = found.unit, found.outcome
         self.dtype = np.dtype(found.dtype)
         self._classes = model.target_classes
         self._files = [_File(self.folder / FEATURES, self.features * self.dtype.itemsize, self.count)]
@@ -197,8 +204,16 @@ class MappedRows(RowEngine):
     def __reduce__(self) -> Any:
         raise TypeError("rows in files cannot be pickled or copied: open their folder again")
 
-    def check(self, model: Model) -> None:
-        model.check_shape(self.features, self.targets)
+    def whereabouts(self) -> dict[str, Any]:
+        return {"name": self.name, "source": str(self.folder.absolute()), "projection": self.manifest.projection}
+
+    def cells(self, model: Model) -> Sums:
+        return self.manifest.cells
+
+    def identity(self, key: bytes) -> bytes:
+        """Of the manifest, which has a checksum of every block: the files are compared with it when they are opened."""
+        facts = {name: value for name, value in asdict(self.manifest).items() if name != "times"}
+        return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), key=key, digest_size=32).digest()
 
     # -- the two verbs -----------------------------------------------------------------------------------------------
     def total(self, part: Callable[[Rows], Integers], threads: int | None = None) -> Integers:

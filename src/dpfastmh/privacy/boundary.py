@@ -156,12 +156,11 @@ class PrivateRecords:
         """False where a seed makes the randomness known."""
         return self.__seed is None
 
-    @property
-    def in_memory(self) -> bool:
-        """Whether the rows are in this process's memory."""
+    def whereabouts(self) -> dict[str, Any]:
+        """For a checkpoint: where the rows are, in words, and nothing of what they are."""
         from dpfastmh.steps.likelihood import Rows
 
-        return isinstance(self.__rows, Rows)
+        return {"name": "memory"} if isinstance(self.__rows, Rows) else self.__rows.whereabouts()
 
     def fingerprint(self) -> dict[str, str]:
         """NOT A RELEASE: keyed hashes of the table's columns, for the custodian's ledger, which is as secret as the
@@ -182,10 +181,13 @@ class PrivateRecords:
             raise ValueError("the table is not the one that this run began with: its rows or their order have changed")
 
     def __hash_of_rows(self, key: bytes) -> bytes:
-        """A keyed hash of the projected rows in memory, in blocks that threads hash side by side."""
+        """A keyed hash of the projected rows; of those in memory in blocks that threads hash side by side."""
         from dpfastmh.steps.likelihood import Rows
 
-        assert isinstance(self.__rows, Rows)
+        if not isinstance(self.__rows, Rows):
+            far = self.__rows
+            header = repr((self.units, self.rows_per_unit, far.count, far.features, far.targets, far.dtype.str))
+            return hashlib.blake2b(header.encode() + far.identity(key), key=key, digest_size=32).digest()
         header = repr((self.units, self.rows_per_unit, [(part.shape, part.dtype.str) for part in self.__rows[:5]]))
         whole = hashlib.blake2b(header.encode(), key=key, digest_size=32)
         with ThreadPoolExecutor(self.threads or os.cpu_count() or 1) as pool:
