@@ -297,20 +297,21 @@ def _softmax_derivatives(loss, eta, y, t, slopes, curvatures):
 
 
 @generic
-def tile_derivatives(loss, eta, y, n, slopes, curvatures):
-    """``derivatives`` of a tile: slopes (m, TILE) and curvatures (m, m, TILE)."""
+def tile_derivatives(loss, eta, y, n, order, slopes, curvatures):
+    """``derivatives`` of a tile: slopes (m, n), and where the order is 2 curvatures (m·m, n)."""
 
 
 @tile_derivatives.of(*SCALAR_LOSSES)
-def _scalar_tile_derivatives(loss, eta, y, n, slopes, curvatures):
+def _scalar_tile_derivatives(loss, eta, y, n, order, slopes, curvatures):
     for t in range(padded(n)):
         slopes[0, t] = slope(loss, eta[0, t], y[t])
-    for t in range(padded(n)):
-        curvatures[0, 0, t] = curvature(loss, eta[0, t], y[t])
+    if order == 2:
+        for t in range(padded(n)):
+            curvatures[0, t] = curvature(loss, eta[0, t], y[t])
 
 
 @tile_derivatives.of(Softmax)
-def _softmax_tile_derivatives(loss, eta, y, n, slopes, curvatures):
+def _softmax_tile_derivatives(loss, eta, y, n, order, slopes, curvatures):
     m = loss.classes - 1
     slope_row, curvature_row = np.empty(m), np.empty((m, m))
     for t in range(n):
@@ -318,7 +319,7 @@ def _softmax_tile_derivatives(loss, eta, y, n, slopes, curvatures):
         for k in range(m):
             slopes[k, t] = slope_row[k]
             for other in range(m):
-                curvatures[k, other, t] = curvature_row[k, other]
+                curvatures[k * m + other, t] = curvature_row[k, other]
 
 
 @gather.of(GLMTable)

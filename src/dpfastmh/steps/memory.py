@@ -1,11 +1,13 @@
 """Rows on their way to the processor: prefetching, dot products and secure random words.
 
 Random rows miss every cache, so a tile's rows are asked for before the first is used. The dot products are written as
-eight fixed lanes added up in one fixed order: fast, and the same bits wherever the row stands and whoever computes it.
+eight fixed lanes added up in one fixed order: fast, and the same bits wherever the row stands and whoever computes it:
+``dot`` for one row, ``turned_dots`` for rows that follow each other.
 """
 
 from __future__ import annotations
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -13,7 +15,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 from numba.np.random.generator_core import next_uint64
 
-from dpfastmh.steps.elementary import inlined
+from dpfastmh.steps.elementary import compiled, fused, inlined
 
 LANES = 8
 LINE = 64  # bytes in a cache line
@@ -193,6 +195,86 @@ def dot3(typingctx, x, row, a, b, c):
     """(x[row]·a, x[row]·b, x[row]·c) in one pass over the row."""
     result, codegen = _dots(3)
     return result(x, row, a, b, c), codegen
+
+
+# -- rows that follow each other, by columns ---------------------------------------------------------------------------
+@compiled
+def aligned(rows, columns):
+    """A matrix of zeros that begins where a cache line does: the vectors of a column then never lie across two."""
+    held = np.zeros(rows * columns + LANES)
+    skip = -(held.ctypes.data >> 3) & (LANES - 1)
+    return held[skip : skip + rows * columns].reshape(rows, columns)
+
+
+@intrinsic
+def _turn_block(typingctx, x, row, column, columns, place):
+    """Eight rows' eight entries to eight columns: in three rounds, lanes 1, 2 and 4 apart change places."""
+
+    def codegen(context, builder, signature, args):
+        element = context.get_value_type(signature.args[0].dtype)
+        width = 8 if element == _F64 else 4
+        lanes, picks = ir.VectorType(element, LANES), ir.VectorType(_I32, LANES)
+        start, stride = _row_pointer(context, builder, signature.args[0], args[0], args[1])
+        start = builder.add(start, builder.mul(args[2], _I64(width)))
+        block = []
+        for k in range(LANES):
+            at = builder.add(start, builder.mul(stride, _I64(k)))
+            block.append(builder.load(builder.inttoptr(at, lanes.as_pointer())))
+            block[-1].align = width
+        for apart in (1, 2, 4):
+            low = [lane + (LANES - apart if lane & apart else 0) for lane in range(LANES)]
+            for k in range(LANES):
+                if not k & apart:
+                    pair = block[k], block[k + apart]
+                    block[k] = builder.shuffle_vector(*pair, ir.Constant(picks, low))
+                    block[k + apart] = builder.shuffle_vector(*pair, ir.Constant(picks, [at + apart for at in low]))
+        goal, pitch = _row_pointer(context, builder, signature.args[3], args[3], args[2])
+        goal = builder.add(goal, builder.mul(args[4], _I64(8)))
+        for k, value in enumerate(block):
+            wide = value if element == _F64 else builder.fpext(value, _LANES64)
+            at = builder.add(goal, builder.mul(pitch, _I64(k)))
+            builder.store(wide, builder.inttoptr(at, _LANES64.as_pointer())).align = 8
+        return context.get_dummy_value()
+
+    return types.void(x, row, column, columns, place), codegen
+
+
+@inlined
+def turn(x, start, n, columns):
+    """columns[j, t] = x[start + t, j] for t < n; the last block of columns may do some of the one before it again."""
+    d = columns.shape[0]
+    blocks = n // LANES * LANES if d >= LANES else 0
+    for t in range(0, blocks, LANES):
+        for j in range(0, d - LANES + 1, LANES):
+            _turn_block(x, start + t, j, columns, t)
+        if d % LANES:
+            _turn_block(x, start + t, d - LANES, columns, t)
+    for t in range(blocks, n):
+        for j in range(d):
+            columns[j, t] = x[start + t, j]
+
+
+@inlined
+def turned_dots(columns, a, n, lanes, out):
+    """out[t] = x[t]·a of turned rows, to the last bit as ``dot`` has it: column j is added to the same one of the eight
+    lanes, and the lanes by the same tree."""
+    d = columns.shape[0]
+    whole = d // LANES * LANES
+    for j in range(d, LANES):
+        for t in range(n):
+            lanes[j, t] = 0.0
+    for j in range(d):
+        weight = a[j]
+        if j < LANES:
+            for t in range(n):
+                lanes[j, t] = fused(columns[j, t], weight, 0.0)
+        else:
+            lane = j % LANES if j < whole else j - d + LANES
+            for t in range(n):
+                lanes[lane, t] = fused(columns[j, t], weight, lanes[lane, t])
+    for t in range(n):
+        even = (lanes[0, t] + lanes[4, t]) + (lanes[2, t] + lanes[6, t])
+        out[t] = even + ((lanes[1, t] + lanes[5, t]) + (lanes[3, t] + lanes[7, t]))
 
 
 @intrinsic

@@ -19,7 +19,6 @@ import numpy as np
 from dpfastmh.steps.chain import difference_sum, energy_sum
 from dpfastmh.steps.elementary import bits_of, compiled, inlined
 from dpfastmh.steps.likelihood import (
-    TILE,
     GLMTable,
     Place,
     Reference,
@@ -29,7 +28,7 @@ from dpfastmh.steps.likelihood import (
     predictors,
     tile_derivatives,
 )
-from dpfastmh.steps.memory import dot
+from dpfastmh.steps.memory import LANES, aligned, turn, turned_dots
 
 if TYPE_CHECKING:
     from dpfastmh.data.engine import RowEngine
@@ -41,12 +40,18 @@ ROUNDER_BITS = int(np.float64(ROUNDER).view(np.int64))
 
 
 @inlined
-def whole(number):
-    """The nearest whole number, ties to even, of what lies within ±2⁵⁰; vectorises on every processor.
+def marked(number):
+    """The nearest whole number, ties to even, of what lies within ±2⁵⁰, and ``ROUNDER_BITS`` more; vectorises anywhere.
 
-    Beside 1.5·2⁵² the spacing of doubles is 1, so that their last bits count.
+    Beside 1.5·2⁵² the spacing of doubles is 1, so that their last bits count. The surplus is taken off a whole sum.
     """
-    return bits_of(number + ROUNDER) - ROUNDER_BITS
+    return bits_of(number + ROUNDER)
+
+
+@inlined
+def span(m, d):
+    """Rows of a tile: as many as keep the first-level cache half full, in whole groups of ``WIDTH``."""
+    return 64 if m > 1 or d > 64 else 128 if d > 24 else 256
 
 
 @compiled
@@ -54,49 +59,61 @@ def sum_row_contributions(model, rows, point, first, last, order, gradient_grid,
     """Add rows first, ..., last−1 to the integer sums; H on and below the diagonal. A tile at a time, by columns."""
     d = rows.x.shape[1]
     m = predictors(model.loss)
-    eta, slopes, curvatures = np.zeros((m, TILE)), np.zeros((m, TILE)), np.zeros((m, m, TILE))
-    target, cells, columns = np.zeros(TILE), np.zeros(TILE), np.zeros((d, TILE))
-    for start in range(first, last, TILE):
-        n = min(TILE, last - start)
+    tile = span(m, d)
+    columns, lanes, eta, slopes = aligned(d, tile), aligned(LANES, tile), aligned(m, tile), aligned(m, tile)
+    curvatures, target = aligned(m * m, tile), aligned(1, tile)
+    for start in range(first, last, tile):
+        n = min(tile, last - start)
+        held = padded(n)
         for t in range(n):
-            target[t] = rows.y[start + t]
-            for k in range(m):
-                eta[k, t] = dot(rows.x, start + t, point[k * d : (k + 1) * d])
-            for j in range(d):
-                columns[j, t] = rows.x[start + t, j]
-        for t in range(n, padded(n)):  # rows of zeros: they count for nothing
-            for j in range(d):
+            target[0, t] = rows.y[start + t]
+        turn(rows.x, start, n, columns)
+        for j in range(d):  # rows of zeros up to a whole group: they count for nothing
+            for t in range(n, held):
                 columns[j, t] = 0.0
-        tile_derivatives(model.loss, eta, target, n, slopes, curvatures)
         for k in range(m):
-            for t in range(TILE):
-                cells[t] = slopes[k, t] / gradient_grid
+            turned_dots(columns, point[k * d : (k + 1) * d], held, lanes, eta[k])
+        tile_derivatives(model.loss, eta, target[0], n, order, slopes, curvatures)
+        for k in range(m):
+            for t in range(held):
+                slopes[k, t] /= gradient_grid
             for j in range(d):
-                gradient[k * d + j] += _sum_first(cells, columns, j, n)
+                gradient[k * d + j] += _sum_first(slopes[k], columns, j, held)
         if order == 2:
             for ka in range(m):
                 for kb in range(ka + 1):
-                    for t in range(TILE):
-                        cells[t] = curvatures[ka, kb, t] / hessian_grid
+                    cells = curvatures[ka * m + kb]
+                    for t in range(held):
+                        cells[t] /= hessian_grid
                     for j in range(d):
-                        for other in range(j + 1 if ka == kb else d):
-                            hessian[ka * d + j, kb * d + other] += _sum_second(cells, columns, j, other, n)
+                        ends = j + 1 if ka == kb else d
+                        _add_second(cells, columns, j, ends, held, hessian[ka * d + j, kb * d : kb * d + ends])
 
 
 @inlined
 def _sum_first(cells, columns, j, n):
     total = 0
-    for t in range(padded(n)):
-        total += whole(cells[t] * columns[j, t])
-    return total
+    for t in range(n):
+        total += marked(cells[t] * columns[j, t])
+    return total - n * ROUNDER_BITS
 
 
 @inlined
-def _sum_second(cells, columns, j, other, n):
-    total = 0
-    for t in range(padded(n)):
-        total += whole(cells[t] * (columns[j, t] * columns[other, t]))
-    return total
+def _add_second(cells, columns, j, ends, n, sums):
+    """sums[other] += Σ of the cells times columns j and ``other``, in pairs, which share what they read."""
+    for other in range(0, ends - 1, 2):
+        even, odd = 0, 0
+        for t in range(n):
+            cell, x = cells[t], columns[j, t]
+            even += marked(cell * (x * columns[other, t]))
+            odd += marked(cell * (x * columns[other + 1, t]))
+        sums[other] += even - n * ROUNDER_BITS
+        sums[other + 1] += odd - n * ROUNDER_BITS
+    if ends % 2:
+        total = 0
+        for t in range(n):
+            total += marked(cells[t] * (columns[j, t] * columns[ends - 1, t]))
+        sums[ends - 1] += total - n * ROUNDER_BITS
 
 
 @compiled
