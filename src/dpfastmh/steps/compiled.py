@@ -37,9 +37,10 @@ def _editions(cache: bool) -> Loops:
         refresh(model, reference, place, memory)
 
     @compile_loop
-    def sum_contributions(model, rows, point, first, last, order, gradient_grid, hessian_grid, gradient, hessian):
+    def sum_contributions(model, rows, room, point, first, last, order, gradient_grid, hessian_grid, gradient, hessian):
         stamp  # noqa: B018
-        sum_row_contributions(model, rows, point, first, last, order, gradient_grid, hessian_grid, gradient, hessian)
+        grids = gradient_grid, hessian_grid
+        sum_row_contributions(model, rows, room, point, first, last, order, *grids, gradient, hessian)
 
     @compile_loop
     def sum_energies(model, rows, work, theta, first, last):

@@ -303,11 +303,14 @@ def tile_derivatives(loss, eta, y, n, order, slopes, curvatures):
 
 @tile_derivatives.of(*SCALAR_LOSSES)
 def _scalar_tile_derivatives(loss, eta, y, n, order, slopes, curvatures):
-    for t in range(padded(n)):
-        slopes[0, t] = slope(loss, eta[0, t], y[t])
     if order == 2:
         for t in range(padded(n)):
-            curvatures[0, t] = curvature(loss, eta[0, t], y[t])
+            at, outcome = eta[0, t], y[t]  # read once: the compiler then sees what slope and curvature share
+            slopes[0, t] = slope(loss, at, outcome)
+            curvatures[0, t] = curvature(loss, at, outcome)
+    else:
+        for t in range(padded(n)):
+            slopes[0, t] = slope(loss, eta[0, t], y[t])
 
 
 @tile_derivatives.of(Softmax)

@@ -7,7 +7,6 @@ eight fixed lanes added up in one fixed order: fast, and the same bits wherever 
 
 from __future__ import annotations
 
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -15,7 +14,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 from numba.np.random.generator_core import next_uint64
 
-from dpfastmh.steps.elementary import compiled, fused, inlined
+from dpfastmh.steps.elementary import fused, inlined
 
 LANES = 8
 LINE = 64  # bytes in a cache line
@@ -198,14 +197,6 @@ def dot3(typingctx, x, row, a, b, c):
 
 
 # -- rows that follow each other, by columns ---------------------------------------------------------------------------
-@compiled
-def aligned(rows, columns):
-    """A matrix of zeros that begins where a cache line does: the vectors of a column then never lie across two."""
-    held = np.zeros(rows * columns + LANES)
-    skip = -(held.ctypes.data >> 3) & (LANES - 1)
-    return held[skip : skip + rows * columns].reshape(rows, columns)
-
-
 @intrinsic
 def _turn_block(typingctx, x, row, column, columns, place):
     """Eight rows' eight entries to eight columns: in three rounds, lanes 1, 2 and 4 apart change places."""
@@ -255,26 +246,22 @@ def turn(x, start, n, columns):
 
 
 @inlined
-def turned_dots(columns, a, n, lanes, out):
-    """out[t] = x[t]·a of turned rows, to the last bit as ``dot`` has it: column j is added to the same one of the eight
-    lanes, and the lanes by the same tree."""
+def turned_dots(columns, a, at, n, lanes, out, k):
+    """out[k, t] = x[t]·a[at:] of turned rows, to the last bit as ``dot`` has it: column j is added to the same one of
+    the eight lanes, and the lanes by the same tree."""
     d = columns.shape[0]
     whole = d // LANES * LANES
-    for j in range(d, LANES):
+    for lane in range(LANES):
         for t in range(n):
-            lanes[j, t] = 0.0
+            lanes[lane, t] = 0.0
     for j in range(d):
-        weight = a[j]
-        if j < LANES:
-            for t in range(n):
-                lanes[j, t] = fused(columns[j, t], weight, 0.0)
-        else:
-            lane = j % LANES if j < whole else j - d + LANES
-            for t in range(n):
-                lanes[lane, t] = fused(columns[j, t], weight, lanes[lane, t])
+        lane = j % LANES if j < max(whole, LANES) else j - d + LANES
+        weight = a[at + j]
+        for t in range(n):
+            lanes[lane, t] = fused(columns[j, t], weight, lanes[lane, t])
     for t in range(n):
         even = (lanes[0, t] + lanes[4, t]) + (lanes[2, t] + lanes[6, t])
-        out[t] = even + ((lanes[1, t] + lanes[5, t]) + (lanes[3, t] + lanes[7, t]))
+        out[k, t] = even + ((lanes[1, t] + lanes[5, t]) + (lanes[3, t] + lanes[7, t]))
 
 
 @intrinsic

@@ -7,6 +7,7 @@ the same rounded g_i and h_i, so the rounding costs no exactness.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from dpfastmh.steps.likelihood import (
     predictors,
     tile_derivatives,
 )
-from dpfastmh.steps.memory import LANES, aligned, turn, turned_dots
+from dpfastmh.steps.memory import LANES, turn, turned_dots
 
 if TYPE_CHECKING:
     from dpfastmh.data.engine import RowEngine
@@ -48,72 +49,70 @@ def marked(number):
     return bits_of(number + ROUNDER)
 
 
-@inlined
-def span(m, d):
-    """Rows of a tile: as many as keep the first-level cache half full, in whole groups of ``WIDTH``."""
-    return 64 if m > 1 or d > 64 else 128 if d > 24 else 256
+def make_room(m: int, d: int) -> np.ndarray:
+    """PRIVATE. Buffers of one pass: columns of a tile of rows, one row each (their order is in ``sum_row_contributions``).
+
+    As many rows at a time as the first-level cache takes, in whole groups of ``WIDTH``; columns begin where a cache
+    line does, or every other vector would lie across two.
+    """
+    rows = 64 if m > 1 or d > 64 else 128 if d > 24 else 256
+    columns = d + LANES + 2 * m + m * m + 1
+    held = np.zeros(columns * rows + LANES)
+    skip = -(held.ctypes.data // held.itemsize) % LANES
+    return held[skip : skip + columns * rows].reshape(columns, rows)
 
 
 @compiled
-def sum_row_contributions(model, rows, point, first, last, order, gradient_grid, hessian_grid, gradient, hessian):
+def sum_row_contributions(model, rows, room, point, first, last, order, gradient_grid, hessian_grid, gradient, hessian):
     """Add rows first, ..., last−1 to the integer sums; H on and below the diagonal. A tile at a time, by columns."""
-    d = rows.x.shape[1]
+    d, tile = rows.x.shape[1], room.shape[1]
     m = predictors(model.loss)
-    tile = span(m, d)
-    columns, lanes, eta, slopes = aligned(d, tile), aligned(LANES, tile), aligned(m, tile), aligned(m, tile)
-    curvatures, target = aligned(m * m, tile), aligned(1, tile)
+    per_gradient_cell, per_hessian_cell = 1.0 / gradient_grid, 1.0 / hessian_grid  # powers of two: exact
+    columns, lanes, rest = room[:d], room[d : d + LANES], room[d + LANES :]
+    target, eta, slopes, curvatures = rest[0], rest[1 : m + 1], rest[m + 1 : 2 * m + 1], rest[2 * m + 1 :]
     for start in range(first, last, tile):
         n = min(tile, last - start)
         held = padded(n)
         for t in range(n):
-            target[0, t] = rows.y[start + t]
+            target[t] = rows.y[start + t]
         turn(rows.x, start, n, columns)
         for j in range(d):  # rows of zeros up to a whole group: they count for nothing
             for t in range(n, held):
                 columns[j, t] = 0.0
         for k in range(m):
-            turned_dots(columns, point[k * d : (k + 1) * d], held, lanes, eta[k])
-        tile_derivatives(model.loss, eta, target[0], n, order, slopes, curvatures)
+            turned_dots(columns, point, k * d, held, lanes, eta, k)
+        tile_derivatives(model.loss, eta, target, n, order, slopes, curvatures)
         for k in range(m):
             for t in range(held):
-                slopes[k, t] /= gradient_grid
+                slopes[k, t] *= per_gradient_cell
             for j in range(d):
-                gradient[k * d + j] += _sum_first(slopes[k], columns, j, held)
+                total = 0
+                for t in range(held):
+                    total += marked(slopes[k, t] * columns[j, t])
+                gradient[k * d + j] += total - held * ROUNDER_BITS
         if order == 2:
             for ka in range(m):
                 for kb in range(ka + 1):
-                    cells = curvatures[ka * m + kb]
+                    cells = ka * m + kb
                     for t in range(held):
-                        cells[t] /= hessian_grid
+                        curvatures[cells, t] *= per_hessian_cell
                     for j in range(d):
                         ends = j + 1 if ka == kb else d
-                        _add_second(cells, columns, j, ends, held, hessian[ka * d + j, kb * d : kb * d + ends])
+                        for other in range(0, ends, 2):  # two at a time share what they read
+                            even, odd = _sum_second(curvatures, cells, columns, j, other, min(other + 1, d - 1), held)
+                            hessian[ka * d + j, kb * d + other] += even - held * ROUNDER_BITS
+                            if other + 1 < ends:
+                                hessian[ka * d + j, kb * d + other + 1] += odd - held * ROUNDER_BITS
 
 
 @inlined
-def _sum_first(cells, columns, j, n):
-    total = 0
+def _sum_second(curvatures, cells, columns, j, other, following, n):
+    even, odd = 0, 0
     for t in range(n):
-        total += marked(cells[t] * columns[j, t])
-    return total - n * ROUNDER_BITS
-
-
-@inlined
-def _add_second(cells, columns, j, ends, n, sums):
-    """sums[other] += Σ of the cells times columns j and ``other``, in pairs, which share what they read."""
-    for other in range(0, ends - 1, 2):
-        even, odd = 0, 0
-        for t in range(n):
-            cell, x = cells[t], columns[j, t]
-            even += marked(cell * (x * columns[other, t]))
-            odd += marked(cell * (x * columns[other + 1, t]))
-        sums[other] += even - n * ROUNDER_BITS
-        sums[other + 1] += odd - n * ROUNDER_BITS
-    if ends % 2:
-        total = 0
-        for t in range(n):
-            total += marked(cells[t] * (columns[j, t] * columns[ends - 1, t]))
-        sums[ends - 1] += total - n * ROUNDER_BITS
+        cell, x = curvatures[cells, t], columns[j, t]
+        even += marked(cell * (x * columns[other, t]))
+        odd += marked(cell * (x * columns[following, t]))
+    return even, odd
 
 
 @compiled
@@ -151,14 +150,19 @@ class DerivativeSums:
     order: int
     grids: tuple[float, float]
 
+    @functools.cached_property
+    def _table(self) -> Any:  # many stretches of rows are few microseconds long
+        return self.model.table()
+
     def __call__(self, rows: Rows) -> np.ndarray:
         from dpfastmh.steps.compiled import SHIPPED
 
         p = self.point.size
         found = np.zeros(p + p * p if self.order == 2 else p, np.int64)
         g, h = found[:p], found[p:].reshape((p, p) if self.order == 2 else (0, 0))
-        table, last = self.model.table(), rows.x.shape[0]
-        SHIPPED.sum_contributions(table, rows, self.point, 0, last, self.order, *self.grids, g, h)
+        last, d = rows.x.shape
+        room = make_room(p // d, d)
+        SHIPPED.sum_contributions(self._table, rows, room, self.point, 0, last, self.order, *self.grids, g, h)
         return found
 
 
