@@ -14,7 +14,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 from numba.np.random.generator_core import next_uint64
 
-from dpfastmh.steps.elementary import fused, inlined
+from dpfastmh.steps.elementary import inlined
 
 LANES = 8
 LINE = 64  # bytes in a cache line
@@ -90,8 +90,8 @@ def _prefetch(builder, address):
 
 
 def _broadcast(builder, value):
-    """Eight lanes of one 64-bit integer."""
-    kind = ir.VectorType(_I64, LANES)
+    """Eight lanes of one number."""
+    kind = ir.VectorType(value.type, LANES)
     lanes = builder.insert_element(ir.Constant(kind, ir.Undefined), value, _I32(0))
     return builder.shuffle_vector(lanes, lanes, ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES))
 
@@ -245,23 +245,55 @@ def turn(x, start, n, columns):
             columns[j, t] = x[start + t, j]
 
 
-@inlined
-def turned_dots(columns, a, at, n, lanes, out, k):
-    """out[k, t] = x[t]·a[at:] of turned rows, to the last bit as ``dot`` has it: column j is added to the same one of
-    the eight lanes, and the lanes by the same tree."""
-    d = columns.shape[0]
-    whole = d // LANES * LANES
-    for lane in range(LANES):
-        for t in range(n):
-            lanes[lane, t] = 0.0
-    for j in range(d):
-        lane = j % LANES if j < max(whole, LANES) else j - d + LANES
-        weight = a[at + j]
-        for t in range(n):
-            lanes[lane, t] = fused(columns[j, t], weight, lanes[lane, t])
-    for t in range(n):
-        even = (lanes[0, t] + lanes[4, t]) + (lanes[2, t] + lanes[6, t])
-        out[k, t] = even + ((lanes[1, t] + lanes[5, t]) + (lanes[3, t] + lanes[7, t]))
+@intrinsic
+def turned_dots(typingctx, columns, place, a, at, out, k):
+    """out[k, t] = x[t]·a[at:] of eight turned rows t = place, ..., to the last bit as ``dot`` has them: column j is added
+    to the same one of eight lanes, and the lanes by the same tree. (What counts for nothing has the weight 0.)"""
+
+    def codegen(context, builder, signature, args):
+        shape = make_array(signature.args[0])(context, builder, args[0]).shape
+        d = cgutils.unpack_tuple(builder, shape)[0]
+        first, pitch = _row_pointer(context, builder, signature.args[0], args[0], _I64(0))
+        first = builder.add(first, builder.mul(args[1], _I64(8)))
+        weights = builder.gep(make_array(signature.args[2])(context, builder, args[2]).data, [args[3]])
+        fma = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(_LANES64, [_LANES64] * 3), f"llvm.fma.v{LANES}f64"
+        )
+        sums = [
+            cgutils.alloca_once_value(builder, ir.Constant(_LANES64, [0.0] * LANES)) for _ in range(LANES)
+        ]
+
+        def add(lane, j, live=None):
+            weight = builder.load(builder.gep(weights, [j]))
+            if live is not None:
+                weight = builder.select(live, weight, _F64(0.0))
+            address = builder.add(first, builder.mul(pitch, j))
+            column = builder.load(builder.inttoptr(address, _LANES64.as_pointer()))
+            column.align = 8
+            total = builder.call(fma, [column, _broadcast(builder, weight), builder.load(sums[lane])])
+            builder.store(total, sums[lane])
+
+        with cgutils.for_range(builder, builder.udiv(d, _I64(LANES))) as loop:
+            for lane in range(LANES):
+                add(lane, builder.add(builder.mul(loop.index, _I64(LANES)), _I64(lane)))
+        rest, wide = builder.urem(d, _I64(LANES)), builder.icmp_unsigned(">=", d, _I64(LANES))
+        with builder.if_then(builder.icmp_unsigned("!=", rest, _I64(0))):
+            # as in ``dot``: the last eight columns without those already counted
+            begin = builder.select(wide, builder.sub(d, _I64(LANES)), _I64(0))
+            for lane in range(LANES):
+                late = builder.icmp_unsigned(">=", _I64(lane), builder.sub(_I64(LANES), rest))
+                live = builder.select(wide, late, builder.icmp_unsigned("<", _I64(lane), rest))
+                add(lane, builder.select(live, builder.add(begin, _I64(lane)), _I64(0)), live)
+        found = [builder.load(total) for total in sums]
+        while len(found) > 1:
+            half = len(found) // 2
+            found = [builder.fadd(low, high) for low, high in zip(found[:half], found[half:], strict=True)]
+        goal, _ = _row_pointer(context, builder, signature.args[4], args[4], args[5])
+        goal = builder.add(goal, builder.mul(args[1], _I64(8)))
+        builder.store(found[0], builder.inttoptr(goal, _LANES64.as_pointer())).align = 8
+        return context.get_dummy_value()
+
+    return types.void(columns, place, a, at, out, k), codegen
 
 
 @intrinsic

@@ -56,7 +56,7 @@ def make_room(m: int, d: int) -> np.ndarray:
     line does, or every other vector would lie across two.
     """
     rows = 64 if m > 1 or d > 64 else 128 if d > 24 else 256
-    columns = d + LANES + 2 * m + m * m + 1
+    columns = d + 2 * m + m * m + 1
     held = np.zeros(columns * rows + LANES)
     skip = -(held.ctypes.data // held.itemsize) % LANES
     return held[skip : skip + columns * rows].reshape(columns, rows)
@@ -68,7 +68,7 @@ def sum_row_contributions(model, rows, room, point, first, last, order, gradient
     d, tile = rows.x.shape[1], room.shape[1]
     m = predictors(model.loss)
     per_gradient_cell, per_hessian_cell = 1.0 / gradient_grid, 1.0 / hessian_grid  # powers of two: exact
-    columns, lanes, rest = room[:d], room[d : d + LANES], room[d + LANES :]
+    columns, rest = room[:d], room[d:]
     target, eta, slopes, curvatures = rest[0], rest[1 : m + 1], rest[m + 1 : 2 * m + 1], rest[2 * m + 1 :]
     for start in range(first, last, tile):
         n = min(tile, last - start)
@@ -80,7 +80,8 @@ def sum_row_contributions(model, rows, room, point, first, last, order, gradient
             for t in range(n, held):
                 columns[j, t] = 0.0
         for k in range(m):
-            turned_dots(columns, point, k * d, held, lanes, eta, k)
+            for t in range(0, held, LANES):
+                turned_dots(columns, t, point, k * d, eta, k)
         tile_derivatives(model.loss, eta, target, n, order, slopes, curvatures)
         for k in range(m):
             for t in range(held):
@@ -96,23 +97,39 @@ def sum_row_contributions(model, rows, room, point, first, last, order, gradient
                     cells = ka * m + kb
                     for t in range(held):
                         curvatures[cells, t] *= per_hessian_cell
-                    for j in range(d):
-                        ends = j + 1 if ka == kb else d
-                        for other in range(0, ends, 2):  # two at a time share what they read
-                            even, odd = _sum_second(curvatures, cells, columns, j, other, min(other + 1, d - 1), held)
-                            hessian[ka * d + j, kb * d + other] += even - held * ROUNDER_BITS
-                            if other + 1 < ends:
-                                hessian[ka * d + j, kb * d + other + 1] += odd - held * ROUNDER_BITS
+                    for j in range(0, d, 2):
+                        for other in range(0, j + 2 if ka == kb else d, 2):
+                            next_j, following = min(j + 1, d - 1), min(other + 1, d - 1)
+                            found = _sum_second(curvatures, cells, columns, j, next_j, other, following, held)
+                            row, column = ka * d + j, kb * d + other
+                            hessian[row, column] += found[0]
+                            if j + 1 < d:
+                                hessian[row + 1, column] += found[2]
+                            if other + 1 < d:
+                                if other < j or ka != kb:
+                                    hessian[row, column + 1] += found[1]
+                                if j + 1 < d:
+                                    hessian[row + 1, column + 1] += found[3]
 
 
 @inlined
-def _sum_second(curvatures, cells, columns, j, other, following, n):
-    even, odd = 0, 0
+def _sum_second(curvatures, cells, columns, a, b, c, e, n):
+    """Sums for the columns a·c, a·e, b·c, b·e: four at a time share what they read."""
+    ac, ae, bc, be = 0, 0, 0, 0
     for t in range(n):
-        cell, x = curvatures[cells, t], columns[j, t]
-        even += marked(cell * (x * columns[other, t]))
-        odd += marked(cell * (x * columns[following, t]))
-    return even, odd
+        cell, first, second, third, fourth = (
+            curvatures[cells, t],
+            columns[a, t],
+            columns[b, t],
+            columns[c, t],
+            columns[e, t],
+        )
+        ac += marked(cell * (first * third))
+        ae += marked(cell * (first * fourth))
+        bc += marked(cell * (second * third))
+        be += marked(cell * (second * fourth))
+    surplus = n * ROUNDER_BITS
+    return ac - surplus, ae - surplus, bc - surplus, be - surplus
 
 
 @compiled
