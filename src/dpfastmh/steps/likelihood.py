@@ -26,12 +26,14 @@ from dpfastmh.losses import (
     value,
 )
 from dpfastmh.steps.dispatch import generic, generic_inlined
-from dpfastmh.steps.elementary import compiled, exp, expm1, inlined, log, log1p, nearest
+from dpfastmh.steps.elementary import bits_of, compiled, exp, expm1, fused, inlined, log, log1p
 from dpfastmh.steps.memory import dot, dot2, dot3
 from dpfastmh.steps.support import spread
 
 TILE = 64
 WIDTH = 16  # vectorised loops run over whole groups of so many rows; the surplus is computed and not counted
+ROUNDER = 1.5 * 2.0**52
+SURPLUS = int(np.float64(ROUNDER).view(np.int64))
 FARTHEST = 300.0  # nats by which one move may change one record's likelihood; farther moves are never made
 
 
@@ -411,9 +413,19 @@ def _glm_remainders(model, rows, work, n, place, coordinate, reference, order):
 
 
 @inlined
-def quantised(contribution, grid):
-    """The nearest multiple of a power of two: exact in floating point below 2⁵² cells."""
-    return nearest(contribution / grid) * grid
+def whole(a, b):
+    """a·b to the nearest whole number, ties to even, rounded once, and ``SURPLUS`` more; |a·b| up to 2⁵⁰.
+
+    Beside 1.5·2⁵² the spacing of doubles is 1, so that their last bits count. Vectorises on every processor, where a
+    conversion does not; what sums over many rows have too much is taken off the whole sum.
+    """
+    return bits_of(fused(a, b, ROUNDER))
+
+
+@inlined
+def quantised(a, b, grid):
+    """The multiple of ``grid``, a power of two, nearest to a·b: the same one that ``whole(a/grid, b)`` counts."""
+    return (fused(a / grid, b, ROUNDER) - ROUNDER) * grid
 
 
 @inlined
@@ -422,10 +434,10 @@ def _first_order(work, d, k, slope_k, delta, coordinate, grid):
     if coordinate >= 0:
         if coordinate // d != k:
             return 0.0
-        return quantised(slope_k * work.row[coordinate - k * d], grid) * delta[coordinate]
+        return quantised(slope_k, work.row[coordinate - k * d], grid) * delta[coordinate]
     total = 0.0
     for j in range(d):
-        total += quantised(slope_k * work.row[j], grid) * delta[k * d + j]
+        total += quantised(slope_k, work.row[j], grid) * delta[k * d + j]
     return total
 
 
@@ -442,7 +454,7 @@ def _second_order(work, d, m, curvatures, offset, delta, coordinate, grid):
         for ka in range(m):
             c = curvatures[ka, kb]
             for j in range(d):
-                work.product[ka * d + j] += quantised(c * (work.row[j] * x_b), grid) * move
+                work.product[ka * d + j] += quantised(c, work.row[j] * x_b, grid) * move
     total = 0.0
     for a in range(m * d):
         total += work.product[a] * (2.0 * offset[a] + delta[a])

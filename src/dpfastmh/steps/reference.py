@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpfastmh.steps.chain import difference_sum, energy_sum
-from dpfastmh.steps.elementary import bits_of, compiled, inlined
+from dpfastmh.steps.elementary import compiled, inlined
 from dpfastmh.steps.likelihood import (
     GLMTable,
     Place,
@@ -27,7 +27,9 @@ from dpfastmh.steps.likelihood import (
     make_work,
     padded,
     predictors,
+    SURPLUS,
     tile_derivatives,
+    whole,
 )
 from dpfastmh.steps.memory import LANES, turn, turned_dots
 
@@ -36,18 +38,6 @@ if TYPE_CHECKING:
     from dpfastmh.models import Model
 
 BLOCK = 1 << 16
-ROUNDER = 1.5 * 2.0**52
-ROUNDER_BITS = int(np.float64(ROUNDER).view(np.int64))
-
-
-@inlined
-def marked(number):
-    """The nearest whole number, ties to even, of what lies within ±2⁵⁰, and ``ROUNDER_BITS`` more; vectorises anywhere.
-
-    Beside 1.5·2⁵² the spacing of doubles is 1, so that their last bits count. The surplus is taken off a whole sum.
-    """
-    return bits_of(number + ROUNDER)
-
 
 def make_room(m: int, d: int) -> np.ndarray:
     """PRIVATE. Buffers of one pass: columns of a tile of rows, one row each (their order is in ``sum_row_contributions``).
@@ -89,8 +79,8 @@ def sum_row_contributions(model, rows, room, point, first, last, order, gradient
             for j in range(d):
                 total = 0
                 for t in range(held):
-                    total += marked(slopes[k, t] * columns[j, t])
-                gradient[k * d + j] += total - held * ROUNDER_BITS
+                    total += whole(slopes[k, t], columns[j, t])
+                gradient[k * d + j] += total - held * SURPLUS
         if order == 2:
             for ka in range(m):
                 for kb in range(ka + 1):
@@ -124,11 +114,11 @@ def _sum_second(curvatures, cells, columns, a, b, c, e, n):
             columns[c, t],
             columns[e, t],
         )
-        ac += marked(cell * (first * third))
-        ae += marked(cell * (first * fourth))
-        bc += marked(cell * (second * third))
-        be += marked(cell * (second * fourth))
-    surplus = n * ROUNDER_BITS
+        ac += whole(cell, first * third)
+        ae += whole(cell, first * fourth)
+        bc += whole(cell, second * third)
+        be += whole(cell, second * fourth)
+    surplus = n * SURPLUS
     return ac - surplus, ae - surplus, bc - surplus, be - surplus
 
 
