@@ -45,7 +45,7 @@ __all__ = ["Manifest", "MappedRows", "is_row_folder", "load_rows", "projection_o
 FORMAT = "dpfastmh rows"
 VERSION = 1
 BLOCK = 1 << 18  # rows with one checksum
-STRETCH = 1 << 14  # rows summed at a time: they fit into a processor's own cache
+STRETCH = 1 << 15  # rows summed at a time: they fit into a processor's own cache
 AHEAD = 8 << 20  # bytes that a thread asks the disk for at a time
 SAMPLED = 16  # blocks compared with their checksums when nothing speaks for a change
 READERS = 8  # threads that read random rows: a disk answers several questions at once
@@ -247,6 +247,7 @@ class MappedRows(RowEngine):
         def work(_: int) -> Integers | None:
             x = np.empty((STRETCH, self.features), self.dtype)
             y = np.empty(STRETCH if self.targets else 0, self.dtype)
+            whole = memory.rows(x, y if self.targets else None)
             total: Integers | None = None
             while True:
                 with lock:
@@ -258,8 +259,7 @@ class MappedRows(RowEngine):
                 for first in range(start, min(self.count, start + ahead), STRETCH):
                     last = min(self.count, first + STRETCH)
                     self._stretch(first, last, x, y)
-                    rows = memory.rows(x[: last - first], y[: last - first] if self.targets else None)
-                    found = part(rows)
+                    found = part(whole if last - first == STRETCH else _first(whole, last - first))
                     total = found if total is None else total + found
 
         with ThreadPoolExecutor(workers) as pool:
@@ -304,6 +304,10 @@ class MappedRows(RowEngine):
             if found != wanted:
                 return False
         return True
+
+
+def _first(rows: Rows, count: int) -> Rows:
+    return memory.rows(rows.x[:count], rows.y[:count] if rows.y.size else None)
 
 
 class _File:
