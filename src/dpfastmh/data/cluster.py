@@ -107,7 +107,7 @@ class DaskRows(RowEngine):
 
     name = "dask"
     first = 1 << 12
-    most = 1 << 18
+    most = 1 << 19
 
     def __init__(
         self,
@@ -176,6 +176,7 @@ class DaskRows(RowEngine):
         ordered = index[order]
         edges = np.searchsorted(ordered, np.concatenate([[0], self._ends]))
         begins = np.concatenate([[0], self._ends[:-1]])
+        short = np.uint32 if np.diff(self._ends, prepend=0).max() < 1 << 32 else np.int64
         asked: list[list[int]] = []
 
         def graph(run: Callable[..., Any]) -> Any:
@@ -184,7 +185,7 @@ class DaskRows(RowEngine):
             return [run(_pick, *_paired(parts)) for parts in asked]
 
         def _paired(parts: list[int]) -> Any:
-            within = [ordered[edges[k] : edges[k + 1]] - begins[k] for k in parts]
+            within = [(ordered[edges[k] : edges[k + 1]] - begins[k]).astype(short) for k in parts]
             return within, *[self._parts[k] for k in parts]
 
         for parts, found in zip(asked, self._ask(graph), strict=True):
