@@ -19,6 +19,7 @@ import numpy as np
 
 from dpfastmh.steps.chain import difference_sum, energy_sum
 from dpfastmh.steps.elementary import compiled, inlined
+from dpfastmh.steps.feed import read_all
 from dpfastmh.steps.likelihood import (
     GLMTable,
     Place,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from dpfastmh.models import Model
 
 BLOCK = 1 << 16
+WHOLE, CUT_SHORT, NO_CLASS = range(3)  # what became of a pass over files
 
 def make_room(m: int, d: int) -> np.ndarray:
     """PRIVATE. Buffers of one pass: columns of a tile of rows, one row each (their order is in ``sum_row_contributions``).
@@ -123,6 +125,34 @@ def _sum_second(curvatures, cells, columns, a, b, c, e, n):
 
 
 @compiled
+def sum_file_contributions(
+    model, rows, files, classes, room, point, first, last, order, gradient_grid, hessian_grid, gradient, hessian
+):
+    """As ``sum_row_contributions``, of rows in files, read into ``rows`` a piece at a time, which stays in the cache.
+
+    Returns WHOLE, or CUT_SHORT where a file ends too early, or NO_CLASS where a target is none of ``classes`` (0: any).
+    """
+    held, d = rows.x.shape
+    size = rows.x.itemsize
+    for start in range(first, last, held):
+        n = min(held, last - start)
+        if not read_all(files[0], rows.x.ctypes.data, n * d * size, start * d * size):
+            return CUT_SHORT
+        if not read_all(files[1], rows.y.ctypes.data, n * size, start * size):
+            return CUT_SHORT
+        if classes > 0:
+            classed = 0
+            for t in range(n):
+                classed += (rows.y[t] >= 0) & (rows.y[t] < classes)
+            if classed < n:
+                return NO_CLASS
+        sum_row_contributions(
+            model, rows, room, point, 0, n, order, gradient_grid, hessian_grid, gradient, hessian
+        )
+    return WHOLE
+
+
+@compiled
 def sum_row_energies(model, rows, work, theta, first, last):
     return energy_sum(model, rows, work, theta, first, last)
 
@@ -164,13 +194,29 @@ class DerivativeSums:
     def __call__(self, rows: Rows) -> np.ndarray:
         from dpfastmh.steps.compiled import SHIPPED
 
+        found, room, sums = self._blank(rows.x.shape[1])
+        SHIPPED.sum_contributions(
+            self._table, rows, room, self.point, 0, rows.x.shape[0], self.order, *self.grids, *sums
+        )
+        return found
+
+    def of_files(
+        self, files: np.ndarray, buffers: Rows, classes: int, first: int, last: int
+    ) -> tuple[np.ndarray, int]:
+        """The same of rows first, ..., last−1 of files, and what became of them (see ``sum_file_contributions``)."""
+        from dpfastmh.steps.compiled import SHIPPED
+
+        found, room, sums = self._blank(buffers.x.shape[1])
+        end = SHIPPED.sum_files(
+            self._table, buffers, files, classes, room, self.point, first, last, self.order, *self.grids, *sums
+        )
+        return found, end
+
+    def _blank(self, d: int) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
+        """Zeros for the result, buffers, and the result seen as G and H."""
         p = self.point.size
         found = np.zeros(p + p * p if self.order == 2 else p, np.int64)
-        g, h = found[:p], found[p:].reshape((p, p) if self.order == 2 else (0, 0))
-        last, d = rows.x.shape
-        room = make_room(p // d, d)
-        SHIPPED.sum_contributions(self._table, rows, room, self.point, 0, last, self.order, *self.grids, g, h)
-        return found
+        return found, make_room(p // d, d), (found[:p], found[p:].reshape((p, p) if self.order == 2 else (0, 0)))
 
 
 @dataclass(frozen=True, eq=False)
