@@ -429,6 +429,13 @@ def quantised(a, b, grid):
 
 
 @inlined
+def quantised_product(c, larger, smaller, grid):
+    """q(h_ab) of c·x_a·x_b. The factor with the larger of the two numbers a and b comes first, so that q(h) is
+    symmetric, and so that sums over rows scale a column once for all columns before it."""
+    return (fused(c / grid * larger, smaller, ROUNDER) - ROUNDER) * grid
+
+
+@inlined
 def _first_order(work, d, k, slope_k, delta, coordinate, grid):
     """Σ_j q(g_kj) δ_kj for predictor k."""
     if coordinate >= 0:
@@ -443,7 +450,7 @@ def _first_order(work, d, k, slope_k, delta, coordinate, grid):
 
 @inlined
 def _second_order(work, d, m, curvatures, offset, delta, coordinate, grid):
-    """½ Σ_ab (2u + δ)_a q(h_ab) δ_b, by columns b; the products x_a x_b come first, so that q(h) is symmetric."""
+    """½ Σ_ab (2u + δ)_a q(h_ab) δ_b, by columns b."""
     first = coordinate if coordinate >= 0 else 0
     last = coordinate + 1 if coordinate >= 0 else m * d
     for a in range(m * d):
@@ -454,7 +461,8 @@ def _second_order(work, d, m, curvatures, offset, delta, coordinate, grid):
         for ka in range(m):
             c = curvatures[ka, kb]
             for j in range(d):
-                work.product[ka * d + j] += quantised(c, work.row[j] * x_b, grid) * move
+                a, x_a = ka * d + j, work.row[j]
+                work.product[a] += quantised_product(c, x_a if a > b else x_b, x_b if a > b else x_a, grid) * move
     total = 0.0
     for a in range(m * d):
         total += work.product[a] * (2.0 * offset[a] + delta[a])

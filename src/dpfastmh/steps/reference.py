@@ -48,7 +48,7 @@ def make_room(m: int, d: int) -> np.ndarray:
     line does, or every other vector would lie across two.
     """
     rows = 64 if m > 1 or d > 64 else 128 if d > 24 else 256
-    columns = d + 2 * m + m * m + 1
+    columns = d + 3 + 2 * m + m * m
     held = np.zeros(columns * rows + LANES)
     skip = -(held.ctypes.data // held.itemsize) % LANES
     return held[skip : skip + columns * rows].reshape(columns, rows)
@@ -56,12 +56,16 @@ def make_room(m: int, d: int) -> np.ndarray:
 
 @compiled
 def sum_row_contributions(model, rows, room, point, first, last, order, gradient_grid, hessian_grid, gradient, hessian):
-    """Add rows first, ..., last−1 to the integer sums; H on and below the diagonal. A tile at a time, by columns."""
+    """Add rows first, ..., last−1 to the integer sums; H on and below the diagonal, what is above it being of no use.
+
+    A tile of rows at a time, by columns.
+    """
     d, tile = rows.x.shape[1], room.shape[1]
     m = predictors(model.loss)
     per_gradient_cell, per_hessian_cell = 1.0 / gradient_grid, 1.0 / hessian_grid  # powers of two: exact
     columns, rest = room[:d], room[d:]
-    target, eta, slopes, curvatures = rest[0], rest[1 : m + 1], rest[m + 1 : 2 * m + 1], rest[2 * m + 1 :]
+    target, scaled, eta, slopes = rest[0], rest[1:3], rest[3 : m + 3], rest[m + 3 : 2 * m + 3]
+    curvatures = rest[2 * m + 3 :]
     for start in range(first, last, tile):
         n = min(tile, last - start)
         held = padded(n)
@@ -90,38 +94,35 @@ def sum_row_contributions(model, rows, room, point, first, last, order, gradient
                     for t in range(held):
                         curvatures[cells, t] *= per_hessian_cell
                     for j in range(0, d, 2):
-                        for other in range(0, j + 2 if ka == kb else d, 2):
-                            next_j, following = min(j + 1, d - 1), min(other + 1, d - 1)
-                            found = _sum_second(curvatures, cells, columns, j, next_j, other, following, held)
+                        beside = min(j + 1, d - 1)
+                        for t in range(held):  # the column with the larger number is scaled: see ``quantised_product``
+                            scaled[0, t] = curvatures[cells, t] * columns[j, t]
+                            scaled[1, t] = curvatures[cells, t] * columns[beside, t]
+                        for other in range(0, j + 1 if ka == kb else d, 2):
+                            following = min(other + 1, d - 1)
+                            found = _sum_second(scaled, columns, other, following, held)
                             row, column = ka * d + j, kb * d + other
                             hessian[row, column] += found[0]
-                            if j + 1 < d:
+                            if other < following:
+                                hessian[row, column + 1] += found[1]
+                            if j < beside:
                                 hessian[row + 1, column] += found[2]
-                            if other + 1 < d:
-                                if other < j or ka != kb:
-                                    hessian[row, column + 1] += found[1]
-                                if j + 1 < d:
-                                    hessian[row + 1, column + 1] += found[3]
+                            if j < beside and other < following:
+                                hessian[row + 1, column + 1] += found[3]
 
 
 @inlined
-def _sum_second(curvatures, cells, columns, a, b, c, e, n):
-    """Sums for the columns a·c, a·e, b·c, b·e: four at a time share what they read."""
-    ac, ae, bc, be = 0, 0, 0, 0
+def _sum_second(scaled, columns, a, b, n):
+    """Sums of both scaled columns times columns a and b: four sums at a time share what they read."""
+    first_a, first_b, second_a, second_b = 0, 0, 0, 0
     for t in range(n):
-        cell, first, second, third, fourth = (
-            curvatures[cells, t],
-            columns[a, t],
-            columns[b, t],
-            columns[c, t],
-            columns[e, t],
-        )
-        ac += whole(cell, first * third)
-        ae += whole(cell, first * fourth)
-        bc += whole(cell, second * third)
-        be += whole(cell, second * fourth)
+        first, second, x_a, x_b = scaled[0, t], scaled[1, t], columns[a, t], columns[b, t]
+        first_a += whole(first, x_a)
+        first_b += whole(first, x_b)
+        second_a += whole(second, x_a)
+        second_b += whole(second, x_b)
     surplus = n * SURPLUS
-    return ac - surplus, ae - surplus, bc - surplus, be - surplus
+    return first_a - surplus, first_b - surplus, second_a - surplus, second_b - surplus
 
 
 @compiled
