@@ -350,7 +350,7 @@ def _add(*parts: Integers) -> Integers:
 
 
 def _pick(wanted: list[Integers], *blocks: Block) -> Block:
-    """Rows of several partitions, one after another. ``take`` copies whole rows; indexing would copy number by number."""
+    """Rows of several partitions, one after another. ``take`` copies whole rows, indexing number by number."""
     counts = np.cumsum([0, *map(len, wanted)])
     x, y = blocks[0]
     xs = np.empty((counts[-1], x.shape[1]), x.dtype)

@@ -247,8 +247,10 @@ def turn(x, start, n, columns):
 
 @intrinsic
 def turned_dots(typingctx, columns, place, a, at, out, k):
-    """out[k, t] = x[t]·a[at:] of eight turned rows t = place, ..., to the last bit as ``dot`` has them: column j is added
-    to the same one of eight lanes, and the lanes by the same tree. (What counts for nothing has the weight 0.)"""
+    """out[k, t] = x[t]·a[at:] of eight turned rows t = place, ..., to the last bit as ``dot`` has them.
+
+    Column j is added to the same one of eight lanes, and the lanes by the same tree; what is not counted has weight 0.
+    """
 
     def codegen(context, builder, signature, args):
         shape = make_array(signature.args[0])(context, builder, args[0]).shape
@@ -259,9 +261,7 @@ def turned_dots(typingctx, columns, place, a, at, out, k):
         fma = cgutils.get_or_insert_function(
             builder.module, ir.FunctionType(_LANES64, [_LANES64] * 3), f"llvm.fma.v{LANES}f64"
         )
-        sums = [
-            cgutils.alloca_once_value(builder, ir.Constant(_LANES64, [0.0] * LANES)) for _ in range(LANES)
-        ]
+        sums = [cgutils.alloca_once_value(builder, ir.Constant(_LANES64, [0.0] * LANES)) for _ in range(LANES)]
 
         def add(lane, j, live=None):
             weight = builder.load(builder.gep(weights, [j]))

@@ -21,6 +21,7 @@ from dpfastmh.steps.chain import difference_sum, energy_sum
 from dpfastmh.steps.elementary import compiled, inlined
 from dpfastmh.steps.feed import read_all
 from dpfastmh.steps.likelihood import (
+    SURPLUS,
     GLMTable,
     Place,
     Reference,
@@ -28,7 +29,6 @@ from dpfastmh.steps.likelihood import (
     make_work,
     padded,
     predictors,
-    SURPLUS,
     tile_derivatives,
     whole,
 )
@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 BLOCK = 1 << 16
 WHOLE, CUT_SHORT, NO_CLASS = range(3)  # what became of a pass over files
 
+
 def make_room(m: int, d: int) -> np.ndarray:
-    """PRIVATE. Buffers of one pass: columns of a tile of rows, one row each (their order is in ``sum_row_contributions``).
+    """PRIVATE. Buffers of one pass: a line for each column of a tile of rows, as ``sum_row_contributions`` uses them.
 
     As many rows at a time as the first-level cache takes, in whole groups of ``WIDTH``; columns begin where a cache
     line does, or every other vector would lie across two.
@@ -147,9 +148,7 @@ def sum_file_contributions(
                 classed += (rows.y[t] >= 0) & (rows.y[t] < classes)
             if classed < n:
                 return NO_CLASS
-        sum_row_contributions(
-            model, rows, room, point, 0, n, order, gradient_grid, hessian_grid, gradient, hessian
-        )
+        sum_row_contributions(model, rows, room, point, 0, n, order, gradient_grid, hessian_grid, gradient, hessian)
     return WHOLE
 
 
@@ -201,9 +200,7 @@ class DerivativeSums:
         )
         return found
 
-    def of_files(
-        self, files: np.ndarray, buffers: Rows, classes: int, first: int, last: int
-    ) -> tuple[np.ndarray, int]:
+    def of_files(self, files: np.ndarray, buffers: Rows, classes: int, first: int, last: int) -> tuple[np.ndarray, int]:
         """The same of rows first, ..., last−1 of files, and what became of them (see ``sum_file_contributions``)."""
         from dpfastmh.steps.compiled import SHIPPED
 
