@@ -165,11 +165,11 @@ class DaskRows(RowEngine):
         def graph(run: Callable[..., Any]) -> Any:
             groups = [group for held in self._placed() for group in self._groups(held)]
             level = [run(_sum_part, blob, *[self._parts[k] for k in group]) for group in groups]
-            while len(level) > 1:
+            while len(level) > FAN_IN:
                 level = [run(_add, *level[k : k + FAN_IN]) for k in range(0, len(level), FAN_IN)]
-            return level[0]
+            return level
 
-        return np.asarray(self._ask(graph))
+        return _add(*self._ask(graph))
 
     def read(self, index: Integers, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
         order = np.argsort(index)
