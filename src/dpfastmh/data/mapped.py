@@ -365,9 +365,18 @@ class _File:
         return True
 
     def will_need(self, first: int, rows: int) -> None:
-        """Ask the disk for rows that will be read soon."""
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self.number, first * self.width, rows * self.width, os.POSIX_FADV_WILLNEED)
+        """Ask the disk for rows that will be read soon, unless it looks as if the system had them in memory: to be asked
+        for what it has takes it a seventh of the time of a pass."""
+        begin, size = first * self.width, rows * self.width
+        if hasattr(os, "posix_fadvise") and not (self._at_hand(begin) and self._at_hand(begin + size - 1)):
+            os.posix_fadvise(self.number, begin, size, os.POSIX_FADV_WILLNEED)
+
+    def _at_hand(self, place: int) -> bool:
+        """Can this byte be read without waiting for a disk? At the end of the file there is nothing to wait for."""
+        try:
+            return os.preadv(self.number, [bytearray(1)], place, os.RWF_NOWAIT) >= 0
+        except (OSError, AttributeError):  # it would have to wait, or this system cannot tell
+            return False
 
 
 def _byteorder() -> str:

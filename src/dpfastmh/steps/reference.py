@@ -70,8 +70,9 @@ def sum_row_contributions(model, rows, room, point, first, last, order, gradient
     for start in range(first, last, tile):
         n = min(tile, last - start)
         held = padded(n)
+        outcomes = rows.y[start : start + n]
         for t in range(n):
-            target[t] = rows.y[start + t]
+            target[t] = outcomes[t]
         turn(rows.x, start, n, columns)
         for j in range(d):  # rows of zeros up to a whole group: they count for nothing
             for t in range(n, held):
