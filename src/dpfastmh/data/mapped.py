@@ -365,8 +365,8 @@ class _File:
         return True
 
     def will_need(self, first: int, rows: int) -> None:
-        """Ask the disk for rows that will be read soon, unless it looks as if the system had them in memory: to be asked
-        for what it has takes it a seventh of the time of a pass."""
+        """Ask the disk for rows that will be read soon, unless the system seems to have them in memory: asked for what
+        it has, it takes a seventh of the time of a pass."""
         begin, size = first * self.width, rows * self.width
         if hasattr(os, "posix_fadvise") and not (self._at_hand(begin) and self._at_hand(begin + size - 1)):
             os.posix_fadvise(self.number, begin, size, os.POSIX_FADV_WILLNEED)
