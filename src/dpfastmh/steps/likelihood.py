@@ -299,24 +299,20 @@ def _softmax_derivatives(loss, eta, y, t, slopes, curvatures):
 
 
 @generic
-def tile_derivatives(loss, eta, y, n, order, slopes, curvatures):
-    """``derivatives`` of a tile: slopes (m, n), and where the order is 2 curvatures (m·m, n)."""
+def tile_derivatives(loss, eta, y, n, slopes, curvatures):
+    """``derivatives`` of a tile: slopes (m, n) and curvatures (m·m, n)."""
 
 
 @tile_derivatives.of(*SCALAR_LOSSES)
-def _scalar_tile_derivatives(loss, eta, y, n, order, slopes, curvatures):
-    if order == 2:
-        for t in range(padded(n)):
-            at, outcome = eta[0, t], y[t]  # read once: the compiler then sees what slope and curvature share
-            slopes[0, t] = slope(loss, at, outcome)
-            curvatures[0, t] = curvature(loss, at, outcome)
-    else:
-        for t in range(padded(n)):
-            slopes[0, t] = slope(loss, eta[0, t], y[t])
+def _scalar_tile_derivatives(loss, eta, y, n, slopes, curvatures):
+    for t in range(padded(n)):
+        at, outcome = eta[0, t], y[t]  # read once: the compiler then sees what slope and curvature share
+        slopes[0, t] = slope(loss, at, outcome)
+        curvatures[0, t] = curvature(loss, at, outcome)
 
 
 @tile_derivatives.of(Softmax)
-def _softmax_tile_derivatives(loss, eta, y, n, order, slopes, curvatures):
+def _softmax_tile_derivatives(loss, eta, y, n, slopes, curvatures):
     m = loss.classes - 1
     slope_row, curvature_row = np.empty(m), np.empty((m, m))
     for t in range(n):

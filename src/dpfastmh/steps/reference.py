@@ -80,7 +80,7 @@ def sum_row_contributions(model, rows, room, point, first, last, order, gradient
         for k in range(m):
             for t in range(0, held, LANES):
                 turned_dots(columns, t, point, k * d, eta, k)
-        tile_derivatives(model.loss, eta, target, n, order, slopes, curvatures)
+        tile_derivatives(model.loss, eta, target, n, slopes, curvatures)
         for k in range(m):
             for t in range(held):
                 slopes[k, t] *= per_gradient_cell
