@@ -1,6 +1,6 @@
 """All benchmarks: a table on the screen and ``results/core.json`` beside this file.
 
-    python benchmarks/run.py [--only PART] [--quick]
+    python benchmarks/run.py [--only PART] [--quick] [--rows N]
 
 Times of single chains are processor time of their thread, medians of interleaved repetitions; the speed-up of two
 threads, process starts and the part ``rows`` are wall-clock times. That part is run only when it is asked for.
@@ -51,7 +51,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time the compiled core and compare it with its targets.")
     parser.add_argument("--only", choices=PARTS, action="append", help="run this part only; may be given several times")
     parser.add_argument("--quick", action="store_true", help="smaller data and fewer repetitions: a smoke test")
+    parser.add_argument("--rows", type=int, default=rows.LARGEST, help="rows of the largest table of the part rows")
     options = parser.parse_args()
+    rows.LARGEST = options.rows
     before, begun = os.getloadavg(), time.perf_counter()
     print(f"{_processor()}, {os.cpu_count()} processors, load {before[0]:.1f}")
     found: list[Row] = []

@@ -127,6 +127,27 @@ def test_bulk_rows_are_uniform_over_rows_and_partitions(rows: DaskRows) -> None:
     assert np.array_equal(y, TABLE["y"][index])
 
 
+def test_sums_and_rows_do_not_depend_on_where_partitions_are(rows: DaskRows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor on how many of them a task has, nor on the way by which rows come; not even on what is out of date."""
+    index = RNG.integers(0, N, 2_000)
+
+    def everything() -> list[Any]:
+        x, y = np.zeros((2_000, 3), np.float32), np.zeros(2_000, np.float32)
+        rows.read(index, x, y)
+        return [*integer_sums(MODEL, rows, PLACE)[:2], total_energy(MODEL, rows, PLACE), x, y]
+
+    expected = everything()
+    assert sorted(k for held in rows._placed() for k in held) == list(range(len(rows._parts)))
+    assert rows._direct
+    for name, value in (("_direct", False), ("_held", [[k] for k in range(len(rows._parts))])):
+        monkeypatch.setattr(rows, name, value)
+        assert all(np.array_equal(a, b) for a, b in zip(everything(), expected, strict=True))
+    monkeypatch.setattr(rows, "_held", [list(range(len(rows._parts)))[::-1]])
+    for together in (1, 1 << 17):
+        monkeypatch.setattr(cluster, "TOGETHER", together)
+        assert all(np.array_equal(a, b) for a, b in zip(everything(), expected, strict=True))
+
+
 # -- workers that die --------------------------------------------------------------------------------------------------
 def killed_in_passing(client: Client, seconds: float, done: threading.Event) -> int:
     """One worker, killed as if its machine had gone, unless the run ends first."""

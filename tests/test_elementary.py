@@ -20,7 +20,7 @@ from scipy.stats import chi2
 from dpfastmh.data.memory import alias_table
 from dpfastmh.randomness import insecure_streams
 from dpfastmh.steps import elementary
-from dpfastmh.steps.memory import dot, dot2, dot3, pick, uniform
+from dpfastmh.steps.memory import LANES, dot, dot2, dot3, pick, turn, turned_dots, uniform
 
 Long = np.longdouble
 pytestmark = pytest.mark.skipif(np.finfo(Long).nmant < 63, reason="needs an 80-bit long double as the reference")
@@ -183,6 +183,30 @@ def test_dot_products_against_exact_sums(dtype: type) -> None:
                 size = math.fsum(abs(p) for p in products)
                 # eight lanes of d/8 fused steps and a tree of three sums
                 assert abs(value - math.fsum(products)) <= (d / 8 + 5) * 2.0**-53 * size
+
+
+@njit(error_model="numpy")
+def by_columns(x, start, n, columns, a, out):
+    turn(x, start, n, columns)
+    for t in range(0, columns.shape[1], LANES):
+        turned_dots(columns, t, a, 1, out, 1)
+    return [dot(x, start + t, a[1:]) for t in range(n)]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_dot_products_by_columns_have_the_bits_of_those_by_rows(dtype: type) -> None:
+    """Sums over rows take the ones, the chain's remainders the others: the chain is exact only if they are the same."""
+    rng = np.random.default_rng(13)
+    for d in (*range(1, 27), 31, 32, 70):
+        x = np.ascontiguousarray(rng.normal(size=(30, d)) * 10.0 ** rng.integers(-3, 4, (30, d)), dtype=dtype)
+        a = rng.normal(size=d + 3)
+        for start, n in ((0, 24), (3, 16), (5, 13), (9, 1)):
+            columns, out = np.zeros((d, 24)), np.zeros((2, 24))
+            expected = by_columns(x, start, n, columns, a[: d + 1], out)
+            assert np.array_equal(columns[:, :n], x[start : start + n].T)
+            assert np.array_equal(out[1, :n], expected)
+            assert not out[0].any()
+            assert not columns[:, n:].any()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

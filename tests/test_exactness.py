@@ -24,7 +24,7 @@ from dpfastmh.models import Model
 from dpfastmh.steps import chain
 from dpfastmh.steps.compiled import SHIPPED
 from dpfastmh.steps.likelihood import Reference
-from dpfastmh.steps.reference import integer_sums, make_reference
+from dpfastmh.steps.reference import integer_sums, make_reference, make_room
 
 EXACT = 1e-12
 ACCEPTANCES = {
@@ -282,7 +282,8 @@ def coarse_reference(sampler: Sampler, point: np.ndarray, order: int, cell: floa
     """As ``make_reference``, on a grid so coarse that rounding moves the log-ratio by tenths."""
     p, n, table = point.size, sampler._rows.x.shape[0], sampler.model.table()
     gradient, hessian = np.zeros(p, np.int64), np.zeros((p, p), np.int64)
-    SHIPPED.sum_contributions(table, sampler._rows, point, 0, n, 2, cell, cell, gradient, hessian)
+    room = make_room(p // sampler._rows.x.shape[1], sampler._rows.x.shape[1])
+    SHIPPED.sum_contributions(table, sampler._rows, room, point, 0, n, 2, cell, cell, gradient, hessian)
     hessian = np.tril(hessian) + np.tril(hessian, -1).T
     scale = cell / sampler.model.temperature
     curvature = hessian * scale if order == 2 else np.zeros((0, 0))

@@ -173,14 +173,37 @@ def test_models_without_columns(make: Callable[[], Any], place: list[float], sca
 def test_sums_are_the_same_whatever_the_stretches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gradient, hessian, *_ = integer_sums(MODEL, ROWS, PLACE)
     energy = total_energy(MODEL, ROWS, PLACE)
-    for stretch in (1 << 14, 1000):
+    for stretch, piece in ((1 << 14, 1 << 18), (1000, 12 * 999), (1 << 14, 1)):
         monkeypatch.setattr(mapped, "STRETCH", stretch)
+        monkeypatch.setattr(mapped, "PIECE", piece)
         rows = opened(folder)
         for threads in (1, 3):
             g, h, *_ = integer_sums(MODEL, rows, PLACE, threads=threads)
             assert np.array_equal(g, gradient)
             assert np.array_equal(h, hessian)
             assert total_energy(MODEL, rows, PLACE, threads=threads) == energy
+
+
+@pytest.mark.parametrize("d", [1, 7, 8, 19, 30, 70])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sums_of_any_number_of_columns_are_those_of_single_records(d: int, dtype: type) -> None:
+    """Tiles of 256, 128 and 64 rows, whole and in part; odd and even numbers of columns. And against NumPy."""
+    model = mh.LogisticRegression(mh.Box.unit(d), intercept=False)
+    point, n = RNG.normal(size=d), 301
+    rows = model.load(RNG.uniform(-1, 1, (n, d)).astype(dtype), RNG.integers(0, 2, n))
+    g, h, g_cell, h_cell = integer_sums(model, rows, point)
+    alone = [
+        integer_sums(model, rows._replace(x=rows.x[k : k + 1], y=rows.y[k : k + 1]), point, public_rows=n)
+        for k in range(n)
+    ]
+    assert np.array_equal(g, sum(one[0] for one in alone))
+    assert np.array_equal(h, sum(one[1] for one in alone))
+    x = rows.x.astype(float)
+    chance = 1 / (1 + np.exp(-x @ point))
+    near = n * (0.5 + 2.0**-50 / np.array([g_cell, h_cell]))
+    assert np.abs(g - x.T @ (chance - rows.y) / g_cell).max() <= near[0]
+    assert np.abs(h - (x.T * (chance * (1 - chance))) @ x / h_cell).max() <= near[1]
+    assert np.array_equal(g, integer_sums(model, rows, point, order=1)[0])
 
 
 # -- the feed ----------------------------------------------------------------------------------------------------------
@@ -478,9 +501,13 @@ def test_a_file_cut_short_while_it_is_used_ends_the_run(folder: Path, tmp_path: 
 def test_class_numbers_are_never_taken_on_trust(folder: Path, tmp_path: Path) -> None:
     where = copied(folder, tmp_path / "rows")
     rows = opened(where)
-    np.full(N, 9.0, np.float32).tofile(where / "y.bin")
-    with pytest.raises(RowsLost, match="no class"):
-        integer_sums(MODEL, rows, PLACE)
+    for bad in (9.0, 2.0, -1.0, np.nan):  # the last one of all is enough
+        y = np.zeros(N, np.float32)
+        y[-1] = bad
+        y.tofile(where / "y.bin")
+        for sums in (integer_sums, total_energy):
+            with pytest.raises(RowsLost, match="no class"):
+                sums(MODEL, rows, PLACE)
 
 
 def test_rows_of_another_model_are_refused(folder: Path) -> None:

@@ -89,7 +89,9 @@ def _logistic_slope(loss: Any, eta: float, y: float) -> Any:
 
 @curvature.of(Logistic)
 def _logistic_curvature(loss: Any, eta: float, y: float) -> Any:
-    return sigmoid(eta) * sigmoid(-eta)
+    """σ·(e^−η σ), the bracket being 1 − σ without cancellation: one exponential serves both derivatives."""
+    chance = sigmoid(eta)
+    return chance * (exp(-eta) * chance)
 
 
 @record_bound.of(Logistic)

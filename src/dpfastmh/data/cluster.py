@@ -3,7 +3,7 @@
 ``DaskRows(client, "folder or URL", model, target=...)`` takes the place of a table. Sums over all rows are one graph
 with a tree of additions, whatever the number of partitions. Random rows are asked for in bulk, ahead of the chain: the
 private stream says which, they are grouped by partition (so each partition's number is multinomial and every row
-equally likely), and one task for each partition that is asked picks them. No step sends a message.
+equally likely), and one task for each worker picks them from its partitions. No step sends a message.
 
 A partition is the result of a task that reads its part of a file. Where a worker is lost Dask runs that task again
 elsewhere, with the same result; sums are of whole numbers and picks of given rows, so nothing depends on it.
@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,7 +42,11 @@ if TYPE_CHECKING:
 __all__ = ["DaskRows", "connect"]
 
 PARTITION = 1 << 20  # rows of a partition, as far as a file's row groups allow it
-FAN_IN = 8  # of the tree of additions
+FAN_IN = 8  # of the tree of additions, and partitions that one task adds up
+TOGETHER = 1 << 29  # bytes of rows that one task needs at a time
+BULK = 1 << 25  # bytes of the largest bulk of random rows
+PLACED = 10.0  # seconds for which it is taken as known which worker holds which partition
+DIRECT = 3.0  # seconds for a worker to answer this process
 CONNECT = 20.0  # seconds for a scheduler to answer
 PATIENCE = 600.0  # seconds for it to answer one question
 ATTEMPTS = 3
@@ -103,7 +109,7 @@ class DaskRows(RowEngine):
 
     name = "dask"
     first = 1 << 12
-    most = 1 << 17
+    most = 1 << 19
 
     def __init__(
         self,
@@ -120,6 +126,7 @@ class DaskRows(RowEngine):
     ) -> None:
         _distributed()
         self._client, self._patience = client, patience
+        self._direct, self._placed_until = False, -math.inf
         self._projection = projection_of(model, target, unit, max_rows_per_unit, missing)
         self._declared = (target, unit, max_rows_per_unit, missing)
         self._where: dict[str, Any] = {"name": self.name, "address": client.scheduler.address}
@@ -140,6 +147,10 @@ class DaskRows(RowEngine):
             raise TableError(f"the cluster holds {self.units} records: at least two are needed")
         shape = self._ask(lambda run: run(_shape, self._parts[0]))
         self.features, self.targets, self.dtype = shape[0], shape[1], np.dtype(shape[2])
+        self._width = (self.features + self.targets) * self.dtype.itemsize
+        while self.most > self.first and self.most * self._width > BULK:
+            self.most //= 2
+        self._direct = self._workers_answer()
 
     def __repr__(self) -> str:
         return f"<DaskRows: {len(self._parts)} partitions>"
@@ -171,28 +182,83 @@ class DaskRows(RowEngine):
         blob = _dumps(part)
 
         def graph(run: Callable[..., Any]) -> Any:
-            level = [run(_sum_part, blob, block) for block in self._parts]
-            while len(level) > 1:
+            groups = [group for held in self._placed() for group in self._groups(held)]
+            level = [run(_sum_part, blob, *[self._parts[k] for k in group]) for group in groups]
+            while len(level) > FAN_IN:
                 level = [run(_add, *level[k : k + FAN_IN]) for k in range(0, len(level), FAN_IN)]
-            return level[0]
+            return level
 
-        return np.asarray(self._ask(graph))
+        return _add(*self._ask(graph))
 
     def read(self, index: Integers, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
         order = np.argsort(index)
         ordered = index[order]
         edges = np.searchsorted(ordered, np.concatenate([[0], self._ends]))
-        asked = [k for k in range(len(self._parts)) if edges[k + 1] > edges[k]]
         begins = np.concatenate([[0], self._ends[:-1]])
+        short = np.uint32 if np.diff(self._ends, prepend=0).max() < 1 << 32 else np.int64
+        asked: list[list[int]] = []
 
         def graph(run: Callable[..., Any]) -> Any:
-            picks = [run(_pick, self._parts[k], ordered[edges[k] : edges[k + 1]] - begins[k]) for k in asked]
-            return run(_join, *picks)
+            held = [[k for k in parts if edges[k + 1] > edges[k]] for parts in self._placed()]
+            asked[:] = [group for parts in held for group in self._together(parts)]
+            return [run(_pick, *_paired(parts)) for parts in asked]
 
-        found = self._ask(graph)
-        x[order] = found[0]
-        if self.targets:
-            y[order] = found[1]
+        def _paired(parts: list[int]) -> Any:
+            within = [(ordered[edges[k] : edges[k + 1]] - begins[k]).astype(short) for k in parts]
+            return within, *[self._parts[k] for k in parts]
+
+        for parts, found in zip(asked, self._ask(graph), strict=True):
+            places = np.concatenate([order[edges[k] : edges[k + 1]] for k in parts])
+            _as_items(x)[places] = _as_items(found[0])
+            if self.targets:
+                y[places] = found[1]
+
+    # -- where partitions are ----------------------------------------------------------------------------------------
+    def _placed(self) -> list[list[int]]:
+        """The partitions that each worker holds, as of a moment ago: a task that needs several of them finds them all
+        in one place. Where this is out of date Dask moves or remakes what is missing, and the result is the same."""
+        if time.monotonic() > self._placed_until:
+            scheduler = self._client.scheduler
+            holders = self._answer(partial(scheduler.who_has, keys=[part.key for part in self._parts]))
+            workers: dict[str, list[int]] = {}
+            for k, part in enumerate(self._parts):
+                workers.setdefault(min(holders.get(part.key) or ("",)), []).append(k)
+            self._held, self._threads = [workers[name] for name in sorted(workers)], self._answer(scheduler.ncores)
+            self._placed_until = time.monotonic() + PLACED
+        return self._held
+
+    def _groups(self, held: list[int]) -> list[list[int]]:
+        """The tasks of one worker: some for each of its threads, of ``FAN_IN`` partitions at most."""
+        threads = max(self._threads.values(), default=1)
+        each = max(1, min(FAN_IN, -(-len(held) // threads)))
+        return [one for k in range(0, len(held), each) for one in self._together(held[k : k + each])]
+
+    def _together(self, parts: list[int]) -> list[list[int]]:
+        """Split where partitions are so large that a worker should not need them all at once."""
+        begins = np.concatenate([[0], self._ends])
+        groups: list[list[int]] = []
+        size = 0
+        for k in parts:
+            more = int(begins[k + 1] - begins[k]) * self._width
+            if not groups or size + more > TOGETHER:
+                groups.append([])
+                size = 0
+            groups[-1].append(k)
+            size += more
+        return groups
+
+    def _workers_answer(self) -> bool:
+        """Can this process speak to the workers? Then rows come from them, and not by way of the scheduler."""
+
+        async def ask() -> None:
+            address = next(iter(await self._client.scheduler.ncores()))
+            await asyncio.wait_for(self._client.rpc(address).identity(), DIRECT)
+
+        try:
+            self._answer(ask)
+        except (OSError, TimeoutError, StopIteration):
+            return False
+        return True
 
     # -- asking ------------------------------------------------------------------------------------------------------
     def _ask(self, graph: Callable[[Callable[..., Any]], Any]) -> Any:
@@ -208,8 +274,8 @@ class DaskRows(RowEngine):
         for attempt in range(ATTEMPTS):
             try:
                 with dask.config.set({"optimization.fuse.active": False}):
-                    future = self._client.compute(graph(run), optimize_graph=False)
-                return future.result(timeout=self._patience)
+                    asked = self._client.compute(graph(run), optimize_graph=False)
+                return self._answer(partial(self._client.gather, asked, direct=self._direct, asynchronous=True))
             except (KilledWorker, CommClosedError, FutureCancelledError) as error:
                 reason = " ".join(str(error).split())[:200]
                 if attempt == ATTEMPTS - 1:
@@ -218,6 +284,10 @@ class DaskRows(RowEngine):
             except TimeoutError:
                 raise RowsLost(f"the cluster did not answer for {self._patience:g} s: is it still there?") from None
         raise AssertionError
+
+    def _answer(self, question: Callable[[], Any]) -> Any:
+        """What a coroutine of Dask's own thread comes to."""
+        return self._client.sync(question, callback_timeout=self._patience)
 
     def _all(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         return list(self._ask(lambda run: run(_list, *[run(function, *one) for one in arguments])))
@@ -288,22 +358,26 @@ class DaskRows(RowEngine):
 
 
 # -- what workers run --------------------------------------------------------------------------------------------------
-def _sum_part(blob: bytes, block: Block) -> Integers:
+def _sum_part(blob: bytes, *blocks: Block) -> Integers:
     part: Callable[[Rows], Integers] = _loads(blob)
-    return part(_rows(block))
+    return _add(*[part(_rows(block)) for block in blocks])
 
 
 def _add(*parts: Integers) -> Integers:
     return np.asarray(np.sum(parts, axis=0, dtype=np.int64))
 
 
-def _pick(block: Block, index: Integers) -> Block:
-    x, y = block
-    return x[index], y[index] if len(y) else y
-
-
-def _join(*picks: Block) -> Block:
-    return np.concatenate([x for x, _ in picks]), np.concatenate([y for _, y in picks])
+def _pick(wanted: list[Integers], *blocks: Block) -> Block:
+    """Rows of several partitions, one after another. ``take`` copies whole rows, indexing number by number."""
+    counts = np.cumsum([0, *map(len, wanted)])
+    x, y = blocks[0]
+    xs = np.empty((counts[-1], x.shape[1]), x.dtype)
+    ys = np.empty(counts[-1] if len(y) else 0, y.dtype)
+    for index, (x, y), first, last in zip(wanted, blocks, counts[:-1], counts[1:], strict=True):
+        np.take(x, index, axis=0, out=xs[first:last], mode="clip")
+        if len(y):
+            np.take(y, index, out=ys[first:last], mode="clip")
+    return xs, ys
 
 
 def _list(*items: Any) -> list[Any]:
@@ -462,6 +536,11 @@ def _check_alike(urls: list[str], needed: list[str], described: list[tuple[list[
                 raise TableError(
                     f"{url}: column {name!r} holds {kinds[name]}, and {first[name]} in {urls[0]}: write all files alike"
                 )
+
+
+def _as_items(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Rows of a matrix as items that are copied whole."""
+    return x.view(np.dtype((np.void, x.shape[1] * x.itemsize))).reshape(-1)
 
 
 def _unlisted(part: Any) -> Any:

@@ -45,7 +45,8 @@ __all__ = ["Manifest", "MappedRows", "is_row_folder", "load_rows", "projection_o
 FORMAT = "dpfastmh rows"
 VERSION = 2
 BLOCK = 1 << 18  # rows with one checksum
-STRETCH = 1 << 14  # rows summed at a time: they fit into a processor's own cache
+STRETCH = 1 << 14  # rows summed at a time,
+PIECE = 1 << 18  # and bytes, in the compiled loop: they fit into a processor's own cache
 AHEAD = 8 << 20  # bytes that a thread asks the disk for at a time
 SAMPLED = 16  # blocks compared with their checksums when nothing speaks for a change
 READERS = 8  # threads that read random rows: a disk answers several questions at once
@@ -260,8 +261,7 @@ class MappedRows(RowEngine):
         workers = 2 * (threads or os.cpu_count() or 1)
 
         def work(_: int) -> Integers | None:
-            x = np.empty((STRETCH, self.features), self.dtype)
-            y = np.empty(STRETCH if self.targets else 0, self.dtype)
+            sums = self._sums_of(part)
             total: Integers | None = None
             while True:
                 with lock:
@@ -270,15 +270,41 @@ class MappedRows(RowEngine):
                     return total
                 for file in self._files:
                     file.will_need(start + workers * ahead, ahead)
-                for first in range(start, min(self.count, start + ahead), STRETCH):
-                    last = min(self.count, first + STRETCH)
-                    self._stretch(first, last, x, y)
-                    rows = memory.rows(x[: last - first], y[: last - first] if self.targets else None)
-                    found = part(rows)
+                for found in sums(start, min(self.count, start + ahead)):
                     total = found if total is None else total + found
 
         with ThreadPoolExecutor(workers) as pool:
             yield from (one for one in pool.map(work, range(workers)) if one is not None)
+
+    def _sums_of(self, part: Callable[[Rows], Integers]) -> Callable[[int, int], Iterator[Integers]]:
+        """A function of a stretch, with buffers of its own. G and H are read and summed in one compiled loop, which
+        needs nothing of Python between two pieces."""
+        from dpfastmh.steps.reference import CUT_SHORT, NO_CLASS, DerivativeSums
+
+        compiled = isinstance(part, DerivativeSums)
+        count = max(1, PIECE // (self.features * self.dtype.itemsize)) if compiled else STRETCH
+        x = np.empty((count, self.features), self.dtype)
+        y = np.empty(count if self.targets else 0, self.dtype)
+        buffers = memory.rows(x, y if self.targets else None)
+        numbers = np.array([file.number for file in self._files], np.int64)
+
+        def pieces(first: int, last: int) -> Iterator[Integers]:
+            for start in range(first, last, count):
+                end = min(last, start + count)
+                self._stretch(start, end, x, y)
+                held = end - start
+                yield part(buffers if held == count else memory.rows(x[:held], y[:held] if self.targets else None))
+
+        def whole(first: int, last: int) -> Iterator[Integers]:
+            assert isinstance(part, DerivativeSums)
+            found, end = part.of_files(numbers, buffers, self._classes, first, last)
+            if end == CUT_SHORT:
+                raise self._cut_short()
+            if end == NO_CLASS:
+                raise self._not_a_class()
+            yield found
+
+        return whole if compiled else pieces
 
     def _stretch(self, first: int, last: int, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
         for file, out in zip(self._files, (x, y), strict=False):
@@ -289,7 +315,10 @@ class MappedRows(RowEngine):
     def _check_targets(self, y: npt.NDArray[Any]) -> None:
         """Class numbers index arrays in compiled code: they are never taken on trust."""
         if self._classes and y.size and not (y.min() >= 0 and y.max() < self._classes):
-            raise RowsLost(f"{self.folder}: {TARGETS} holds what is no class: it has changed; ingest the table again")
+            raise self._not_a_class()
+
+    def _not_a_class(self) -> RowsLost:
+        return RowsLost(f"{self.folder}: {TARGETS} holds what is no class: it has changed; ingest the table again")
 
     def _cut_short(self) -> RowsLost:
         return RowsLost(f"{self.folder}: a file of rows is shorter than its manifest says: ingest the table again")
@@ -351,9 +380,18 @@ class _File:
         return True
 
     def will_need(self, first: int, rows: int) -> None:
-        """Ask the disk for rows that will be read soon."""
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self.number, first * self.width, rows * self.width, os.POSIX_FADV_WILLNEED)
+        """Ask the disk for rows that will be read soon, unless the system seems to have them in memory: asked for what
+        it has, it takes a seventh of the time of a pass."""
+        begin, size = first * self.width, rows * self.width
+        if hasattr(os, "posix_fadvise") and not (self._at_hand(begin) and self._at_hand(begin + size - 1)):
+            os.posix_fadvise(self.number, begin, size, os.POSIX_FADV_WILLNEED)
+
+    def _at_hand(self, place: int) -> bool:
+        """Can this byte be read without waiting for a disk? At the end of the file there is nothing to wait for."""
+        try:
+            return os.preadv(self.number, [bytearray(1)], place, os.RWF_NOWAIT) >= 0
+        except (OSError, AttributeError):  # it would have to wait, or this system cannot tell
+            return False
 
 
 def _byteorder() -> str:

@@ -14,13 +14,19 @@ from numba import njit
 from dpfastmh.steps.chain import compile_advance, refresh
 from dpfastmh.steps.dispatch import source_stamp
 from dpfastmh.steps.feed import draw_rows, read_rows
-from dpfastmh.steps.reference import sum_row_contributions, sum_row_differences, sum_row_energies
+from dpfastmh.steps.reference import (
+    sum_file_contributions,
+    sum_row_contributions,
+    sum_row_differences,
+    sum_row_energies,
+)
 
 
 class Loops(NamedTuple):
     advance: Callable[..., Any]
     settle: Callable[..., Any]
     sum_contributions: Callable[..., Any]
+    sum_files: Callable[..., Any]
     sum_energies: Callable[..., Any]
     sum_differences: Callable[..., Any]
     draw: Callable[..., Any]
@@ -37,9 +43,18 @@ def _editions(cache: bool) -> Loops:
         refresh(model, reference, place, memory)
 
     @compile_loop
-    def sum_contributions(model, rows, point, first, last, order, gradient_grid, hessian_grid, gradient, hessian):
+    def sum_contributions(model, rows, room, point, first, last, order, gradient_grid, hessian_grid, gradient, hessian):
         stamp  # noqa: B018
-        sum_row_contributions(model, rows, point, first, last, order, gradient_grid, hessian_grid, gradient, hessian)
+        grids = gradient_grid, hessian_grid
+        sum_row_contributions(model, rows, room, point, first, last, order, *grids, gradient, hessian)
+
+    @compile_loop
+    def sum_files(
+        model, rows, files, classes, room, point, first, last, order, gradient_grid, hessian_grid, gradient, hessian
+    ):
+        stamp  # noqa: B018
+        where, grids = (files, classes, room, point, first, last), (gradient_grid, hessian_grid)
+        return sum_file_contributions(model, rows, *where, order, *grids, gradient, hessian)
 
     @compile_loop
     def sum_energies(model, rows, work, theta, first, last):
@@ -61,7 +76,8 @@ def _editions(cache: bool) -> Loops:
         stamp  # noqa: B018
         return read_rows(file, width, order, index, first, last, address)
 
-    return Loops(compile_advance(cache, stamp), settle, sum_contributions, sum_energies, sum_differences, draw, read)
+    sums = sum_contributions, sum_files, sum_energies, sum_differences
+    return Loops(compile_advance(cache, stamp), settle, *sums, draw, read)
 
 
 SHIPPED = _editions(cache=True)

@@ -85,12 +85,19 @@ def read_rows(file, width, order, index, first, last, address):
     """
     for k in range(first, last):
         place = order[k]
-        at, left, goal = index[place] * width, width, address + place * width
-        while left > 0:
-            got = read_at(file, goal, left, at)
-            if got <= 0:
-                return False
-            left, at, goal = left - got, at + got, goal + got
+        if not read_all(file, address + place * width, width, index[place] * width):
+            return False
+    return True
+
+
+@compiled
+def read_all(file, goal, left, at):
+    """``left`` bytes of a file from ``at`` on, to the address ``goal``; False where it ends before."""
+    while left > 0:
+        got = read_at(file, goal, left, at)
+        if got <= 0:
+            return False
+        left, at, goal = left - got, at + got, goal + got
     return True
 
 

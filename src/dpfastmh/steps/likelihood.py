@@ -26,12 +26,14 @@ from dpfastmh.losses import (
     value,
 )
 from dpfastmh.steps.dispatch import generic, generic_inlined
-from dpfastmh.steps.elementary import compiled, exp, expm1, inlined, log, log1p, nearest
+from dpfastmh.steps.elementary import bits_of, compiled, exp, expm1, fused, inlined, log, log1p
 from dpfastmh.steps.memory import dot, dot2, dot3
 from dpfastmh.steps.support import spread
 
 TILE = 64
 WIDTH = 16  # vectorised loops run over whole groups of so many rows; the surplus is computed and not counted
+ROUNDER = 1.5 * 2.0**52
+SURPLUS = int(np.float64(ROUNDER).view(np.int64))
 FARTHEST = 300.0  # nats by which one move may change one record's likelihood; farther moves are never made
 
 
@@ -298,15 +300,15 @@ def _softmax_derivatives(loss, eta, y, t, slopes, curvatures):
 
 @generic
 def tile_derivatives(loss, eta, y, n, slopes, curvatures):
-    """``derivatives`` of a tile: slopes (m, TILE) and curvatures (m, m, TILE)."""
+    """``derivatives`` of a tile: slopes (m, n) and curvatures (m·m, n)."""
 
 
 @tile_derivatives.of(*SCALAR_LOSSES)
 def _scalar_tile_derivatives(loss, eta, y, n, slopes, curvatures):
     for t in range(padded(n)):
-        slopes[0, t] = slope(loss, eta[0, t], y[t])
-    for t in range(padded(n)):
-        curvatures[0, 0, t] = curvature(loss, eta[0, t], y[t])
+        at, outcome = eta[0, t], y[t]  # read once: the compiler then sees what slope and curvature share
+        slopes[0, t] = slope(loss, at, outcome)
+        curvatures[0, t] = curvature(loss, at, outcome)
 
 
 @tile_derivatives.of(Softmax)
@@ -318,7 +320,7 @@ def _softmax_tile_derivatives(loss, eta, y, n, slopes, curvatures):
         for k in range(m):
             slopes[k, t] = slope_row[k]
             for other in range(m):
-                curvatures[k, other, t] = curvature_row[k, other]
+                curvatures[k * m + other, t] = curvature_row[k, other]
 
 
 @gather.of(GLMTable)
@@ -407,9 +409,26 @@ def _glm_remainders(model, rows, work, n, place, coordinate, reference, order):
 
 
 @inlined
-def quantised(contribution, grid):
-    """The nearest multiple of a power of two: exact in floating point below 2⁵² cells."""
-    return nearest(contribution / grid) * grid
+def whole(a, b):
+    """a·b to the nearest whole number, ties to even, rounded once, and ``SURPLUS`` more; |a·b| up to 2⁵⁰.
+
+    Beside 1.5·2⁵² the spacing of doubles is 1, so that their last bits count. Vectorises on every processor, where a
+    conversion does not; what sums over many rows have too much is taken off the whole sum.
+    """
+    return bits_of(fused(a, b, ROUNDER))
+
+
+@inlined
+def quantised(a, b, grid):
+    """The multiple of ``grid``, a power of two, nearest to a·b: the same one that ``whole(a/grid, b)`` counts."""
+    return (fused(a / grid, b, ROUNDER) - ROUNDER) * grid
+
+
+@inlined
+def quantised_product(c, larger, smaller, grid):
+    """q(h_ab) of c·x_a·x_b. The factor with the larger of the two numbers a and b comes first, so that q(h) is
+    symmetric, and so that sums over rows scale a column once for all columns before it."""
+    return (fused(c / grid * larger, smaller, ROUNDER) - ROUNDER) * grid
 
 
 @inlined
@@ -418,16 +437,16 @@ def _first_order(work, d, k, slope_k, delta, coordinate, grid):
     if coordinate >= 0:
         if coordinate // d != k:
             return 0.0
-        return quantised(slope_k * work.row[coordinate - k * d], grid) * delta[coordinate]
+        return quantised(slope_k, work.row[coordinate - k * d], grid) * delta[coordinate]
     total = 0.0
     for j in range(d):
-        total += quantised(slope_k * work.row[j], grid) * delta[k * d + j]
+        total += quantised(slope_k, work.row[j], grid) * delta[k * d + j]
     return total
 
 
 @inlined
 def _second_order(work, d, m, curvatures, offset, delta, coordinate, grid):
-    """½ Σ_ab (2u + δ)_a q(h_ab) δ_b, by columns b; the products x_a x_b come first, so that q(h) is symmetric."""
+    """½ Σ_ab (2u + δ)_a q(h_ab) δ_b, by columns b."""
     first = coordinate if coordinate >= 0 else 0
     last = coordinate + 1 if coordinate >= 0 else m * d
     for a in range(m * d):
@@ -438,7 +457,8 @@ def _second_order(work, d, m, curvatures, offset, delta, coordinate, grid):
         for ka in range(m):
             c = curvatures[ka, kb]
             for j in range(d):
-                work.product[ka * d + j] += quantised(c * (work.row[j] * x_b), grid) * move
+                a, x_a = ka * d + j, work.row[j]
+                work.product[a] += quantised_product(c, x_a if a > b else x_b, x_b if a > b else x_a, grid) * move
     total = 0.0
     for a in range(m * d):
         total += work.product[a] * (2.0 * offset[a] + delta[a])

@@ -1,7 +1,8 @@
 """Rows on their way to the processor: prefetching, dot products and secure random words.
 
 Random rows miss every cache, so a tile's rows are asked for before the first is used. The dot products are written as
-eight fixed lanes added up in one fixed order: fast, and the same bits wherever the row stands and whoever computes it.
+eight fixed lanes added up in one fixed order: fast, and the same bits wherever the row stands and whoever computes it:
+``dot`` for one row, ``turned_dots`` for rows that follow each other.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ def _prefetch(builder, address):
 
 
 def _broadcast(builder, value):
-    """Eight lanes of one 64-bit integer."""
-    kind = ir.VectorType(_I64, LANES)
+    """Eight lanes of one number."""
+    kind = ir.VectorType(value.type, LANES)
     lanes = builder.insert_element(ir.Constant(kind, ir.Undefined), value, _I32(0))
     return builder.shuffle_vector(lanes, lanes, ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES))
 
@@ -193,6 +194,106 @@ def dot3(typingctx, x, row, a, b, c):
     """(x[row]·a, x[row]·b, x[row]·c) in one pass over the row."""
     result, codegen = _dots(3)
     return result(x, row, a, b, c), codegen
+
+
+# -- rows that follow each other, by columns ---------------------------------------------------------------------------
+@intrinsic
+def _turn_block(typingctx, x, row, column, columns, place):
+    """Eight rows' eight entries to eight columns: in three rounds, lanes 1, 2 and 4 apart change places."""
+
+    def codegen(context, builder, signature, args):
+        element = context.get_value_type(signature.args[0].dtype)
+        width = 8 if element == _F64 else 4
+        lanes, picks = ir.VectorType(element, LANES), ir.VectorType(_I32, LANES)
+        start, stride = _row_pointer(context, builder, signature.args[0], args[0], args[1])
+        start = builder.add(start, builder.mul(args[2], _I64(width)))
+        block = []
+        for k in range(LANES):
+            at = builder.add(start, builder.mul(stride, _I64(k)))
+            block.append(builder.load(builder.inttoptr(at, lanes.as_pointer())))
+            block[-1].align = width
+        for apart in (1, 2, 4):
+            low = [lane + (LANES - apart if lane & apart else 0) for lane in range(LANES)]
+            for k in range(LANES):
+                if not k & apart:
+                    pair = block[k], block[k + apart]
+                    block[k] = builder.shuffle_vector(*pair, ir.Constant(picks, low))
+                    block[k + apart] = builder.shuffle_vector(*pair, ir.Constant(picks, [at + apart for at in low]))
+        goal, pitch = _row_pointer(context, builder, signature.args[3], args[3], args[2])
+        goal = builder.add(goal, builder.mul(args[4], _I64(8)))
+        for k, value in enumerate(block):
+            wide = value if element == _F64 else builder.fpext(value, _LANES64)
+            at = builder.add(goal, builder.mul(pitch, _I64(k)))
+            builder.store(wide, builder.inttoptr(at, _LANES64.as_pointer())).align = 8
+        return context.get_dummy_value()
+
+    return types.void(x, row, column, columns, place), codegen
+
+
+@inlined
+def turn(x, start, n, columns):
+    """columns[j, t] = x[start + t, j] for t < n; the last block of columns may do some of the one before it again."""
+    d = columns.shape[0]
+    blocks = n // LANES * LANES if d >= LANES else 0
+    for t in range(0, blocks, LANES):
+        for j in range(0, d - LANES + 1, LANES):
+            _turn_block(x, start + t, j, columns, t)
+        if d % LANES:
+            _turn_block(x, start + t, d - LANES, columns, t)
+    for t in range(blocks, n):
+        for j in range(d):
+            columns[j, t] = x[start + t, j]
+
+
+@intrinsic
+def turned_dots(typingctx, columns, place, a, at, out, k):
+    """out[k, t] = x[t]·a[at:] of eight turned rows t = place, ..., to the last bit as ``dot`` has them.
+
+    Column j is added to the same one of eight lanes, and the lanes by the same tree; what is not counted has weight 0.
+    """
+
+    def codegen(context, builder, signature, args):
+        shape = make_array(signature.args[0])(context, builder, args[0]).shape
+        d = cgutils.unpack_tuple(builder, shape)[0]
+        first, pitch = _row_pointer(context, builder, signature.args[0], args[0], _I64(0))
+        first = builder.add(first, builder.mul(args[1], _I64(8)))
+        weights = builder.gep(make_array(signature.args[2])(context, builder, args[2]).data, [args[3]])
+        fma = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(_LANES64, [_LANES64] * 3), f"llvm.fma.v{LANES}f64"
+        )
+        sums = [cgutils.alloca_once_value(builder, ir.Constant(_LANES64, [0.0] * LANES)) for _ in range(LANES)]
+
+        def add(lane, j, live=None):
+            weight = builder.load(builder.gep(weights, [j]))
+            if live is not None:
+                weight = builder.select(live, weight, _F64(0.0))
+            address = builder.add(first, builder.mul(pitch, j))
+            column = builder.load(builder.inttoptr(address, _LANES64.as_pointer()))
+            column.align = 8
+            total = builder.call(fma, [column, _broadcast(builder, weight), builder.load(sums[lane])])
+            builder.store(total, sums[lane])
+
+        with cgutils.for_range(builder, builder.udiv(d, _I64(LANES))) as loop:
+            for lane in range(LANES):
+                add(lane, builder.add(builder.mul(loop.index, _I64(LANES)), _I64(lane)))
+        rest, wide = builder.urem(d, _I64(LANES)), builder.icmp_unsigned(">=", d, _I64(LANES))
+        with builder.if_then(builder.icmp_unsigned("!=", rest, _I64(0))):
+            # as in ``dot``: the last eight columns without those already counted
+            begin = builder.select(wide, builder.sub(d, _I64(LANES)), _I64(0))
+            for lane in range(LANES):
+                late = builder.icmp_unsigned(">=", _I64(lane), builder.sub(_I64(LANES), rest))
+                live = builder.select(wide, late, builder.icmp_unsigned("<", _I64(lane), rest))
+                add(lane, builder.select(live, builder.add(begin, _I64(lane)), _I64(0)), live)
+        found = [builder.load(total) for total in sums]
+        while len(found) > 1:
+            half = len(found) // 2
+            found = [builder.fadd(low, high) for low, high in zip(found[:half], found[half:], strict=True)]
+        goal, _ = _row_pointer(context, builder, signature.args[4], args[4], args[5])
+        goal = builder.add(goal, builder.mul(args[1], _I64(8)))
+        builder.store(found[0], builder.inttoptr(goal, _LANES64.as_pointer())).align = 8
+        return context.get_dummy_value()
+
+    return types.void(columns, place, a, at, out, k), codegen
 
 
 @intrinsic

@@ -7,6 +7,7 @@ the same rounded g_i and h_i, so the rounding costs no exactness.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Callable
@@ -17,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpfastmh.steps.chain import difference_sum, energy_sum
-from dpfastmh.steps.elementary import bits_of, compiled, inlined
+from dpfastmh.steps.elementary import compiled, inlined
+from dpfastmh.steps.feed import read_all
 from dpfastmh.steps.likelihood import (
-    TILE,
+    SURPLUS,
     GLMTable,
     Place,
     Reference,
@@ -28,75 +30,127 @@ from dpfastmh.steps.likelihood import (
     padded,
     predictors,
     tile_derivatives,
+    whole,
 )
-from dpfastmh.steps.memory import dot
+from dpfastmh.steps.memory import LANES, turn, turned_dots
 
 if TYPE_CHECKING:
     from dpfastmh.data.engine import RowEngine
     from dpfastmh.models import Model
 
 BLOCK = 1 << 16
-ROUNDER = 1.5 * 2.0**52
-ROUNDER_BITS = int(np.float64(ROUNDER).view(np.int64))
+WHOLE, CUT_SHORT, NO_CLASS = range(3)  # what became of a pass over files
 
 
-@inlined
-def whole(number):
-    """The nearest whole number, ties to even, of what lies within ±2⁵⁰; vectorises on every processor.
+def make_room(m: int, d: int) -> np.ndarray:
+    """PRIVATE. Buffers of one pass: a line for each column of a tile of rows, as ``sum_row_contributions`` uses them.
 
-    Beside 1.5·2⁵² the spacing of doubles is 1, so that their last bits count.
+    As many rows at a time as the first-level cache takes, in whole groups of ``WIDTH``; columns begin where a cache
+    line does, or every other vector would lie across two.
     """
-    return bits_of(number + ROUNDER) - ROUNDER_BITS
+    rows = 64 if m > 1 or d > 64 else 128 if d > 24 else 256
+    columns = d + 3 + 2 * m + m * m
+    held = np.zeros(columns * rows + LANES)
+    skip = -(held.ctypes.data // held.itemsize) % LANES
+    return held[skip : skip + columns * rows].reshape(columns, rows)
 
 
 @compiled
-def sum_row_contributions(model, rows, point, first, last, order, gradient_grid, hessian_grid, gradient, hessian):
-    """Add rows first, ..., last−1 to the integer sums; H on and below the diagonal. A tile at a time, by columns."""
-    d = rows.x.shape[1]
+def sum_row_contributions(model, rows, room, point, first, last, order, gradient_grid, hessian_grid, gradient, hessian):
+    """Add rows first, ..., last−1 to the integer sums; H on and below the diagonal, what is above it being of no use.
+
+    A tile of rows at a time, by columns.
+    """
+    d, tile = rows.x.shape[1], room.shape[1]
     m = predictors(model.loss)
-    eta, slopes, curvatures = np.zeros((m, TILE)), np.zeros((m, TILE)), np.zeros((m, m, TILE))
-    target, cells, columns = np.zeros(TILE), np.zeros(TILE), np.zeros((d, TILE))
-    for start in range(first, last, TILE):
-        n = min(TILE, last - start)
+    per_gradient_cell, per_hessian_cell = 1.0 / gradient_grid, 1.0 / hessian_grid  # powers of two: exact
+    columns, rest = room[:d], room[d:]
+    target, scaled, eta, slopes = rest[0], rest[1:3], rest[3 : m + 3], rest[m + 3 : 2 * m + 3]
+    curvatures = rest[2 * m + 3 :]
+    for start in range(first, last, tile):
+        n = min(tile, last - start)
+        held = padded(n)
+        outcomes = rows.y[start : start + n]
         for t in range(n):
-            target[t] = rows.y[start + t]
-            for k in range(m):
-                eta[k, t] = dot(rows.x, start + t, point[k * d : (k + 1) * d])
-            for j in range(d):
-                columns[j, t] = rows.x[start + t, j]
-        for t in range(n, padded(n)):  # rows of zeros: they count for nothing
-            for j in range(d):
+            target[t] = outcomes[t]
+        turn(rows.x, start, n, columns)
+        for j in range(d):  # rows of zeros up to a whole group: they count for nothing
+            for t in range(n, held):
                 columns[j, t] = 0.0
+        for k in range(m):
+            for t in range(0, held, LANES):
+                turned_dots(columns, t, point, k * d, eta, k)
         tile_derivatives(model.loss, eta, target, n, slopes, curvatures)
         for k in range(m):
-            for t in range(TILE):
-                cells[t] = slopes[k, t] / gradient_grid
+            for t in range(held):
+                slopes[k, t] *= per_gradient_cell
             for j in range(d):
-                gradient[k * d + j] += _sum_first(cells, columns, j, n)
+                total = 0
+                for t in range(held):
+                    total += whole(slopes[k, t], columns[j, t])
+                gradient[k * d + j] += total - held * SURPLUS
         if order == 2:
             for ka in range(m):
                 for kb in range(ka + 1):
-                    for t in range(TILE):
-                        cells[t] = curvatures[ka, kb, t] / hessian_grid
-                    for j in range(d):
-                        for other in range(j + 1 if ka == kb else d):
-                            hessian[ka * d + j, kb * d + other] += _sum_second(cells, columns, j, other, n)
+                    cells = ka * m + kb
+                    for t in range(held):
+                        curvatures[cells, t] *= per_hessian_cell
+                    for j in range(0, d, 2):
+                        beside = min(j + 1, d - 1)
+                        for t in range(held):  # the column with the larger number is scaled: see ``quantised_product``
+                            scaled[0, t] = curvatures[cells, t] * columns[j, t]
+                            scaled[1, t] = curvatures[cells, t] * columns[beside, t]
+                        for other in range(0, j + 1 if ka == kb else d, 2):
+                            following = min(other + 1, d - 1)
+                            found = _sum_second(scaled, columns, other, following, held)
+                            row, column = ka * d + j, kb * d + other
+                            hessian[row, column] += found[0]
+                            if other < following:
+                                hessian[row, column + 1] += found[1]
+                            if j < beside:
+                                hessian[row + 1, column] += found[2]
+                            if j < beside and other < following:
+                                hessian[row + 1, column + 1] += found[3]
 
 
 @inlined
-def _sum_first(cells, columns, j, n):
-    total = 0
-    for t in range(padded(n)):
-        total += whole(cells[t] * columns[j, t])
-    return total
+def _sum_second(scaled, columns, a, b, n):
+    """Sums of both scaled columns times columns a and b: four sums at a time share what they read."""
+    first_a, first_b, second_a, second_b = 0, 0, 0, 0
+    for t in range(n):
+        first, second, x_a, x_b = scaled[0, t], scaled[1, t], columns[a, t], columns[b, t]
+        first_a += whole(first, x_a)
+        first_b += whole(first, x_b)
+        second_a += whole(second, x_a)
+        second_b += whole(second, x_b)
+    surplus = n * SURPLUS
+    return first_a - surplus, first_b - surplus, second_a - surplus, second_b - surplus
 
 
-@inlined
-def _sum_second(cells, columns, j, other, n):
-    total = 0
-    for t in range(padded(n)):
-        total += whole(cells[t] * (columns[j, t] * columns[other, t]))
-    return total
+@compiled
+def sum_file_contributions(
+    model, rows, files, classes, room, point, first, last, order, gradient_grid, hessian_grid, gradient, hessian
+):
+    """As ``sum_row_contributions``, of rows in files, read into ``rows`` a piece at a time, which stays in the cache.
+
+    Returns WHOLE, or CUT_SHORT where a file ends too early, or NO_CLASS where a target is none of ``classes`` (0: any).
+    """
+    held, d = rows.x.shape
+    size = rows.x.itemsize
+    for start in range(first, last, held):
+        n = min(held, last - start)
+        if not read_all(files[0], rows.x.ctypes.data, n * d * size, start * d * size):
+            return CUT_SHORT
+        if not read_all(files[1], rows.y.ctypes.data, n * size, start * size):
+            return CUT_SHORT
+        if classes > 0:
+            classed = 0
+            for t in range(n):
+                classed += (rows.y[t] >= 0) & (rows.y[t] < classes)
+            if classed < n:
+                return NO_CLASS
+        sum_row_contributions(model, rows, room, point, 0, n, order, gradient_grid, hessian_grid, gradient, hessian)
+    return WHOLE
 
 
 @compiled
@@ -134,15 +188,34 @@ class DerivativeSums:
     order: int
     grids: tuple[float, float]
 
+    @functools.cached_property
+    def _table(self) -> Any:  # many stretches of rows are few microseconds long
+        return self.model.table()
+
     def __call__(self, rows: Rows) -> np.ndarray:
         from dpfastmh.steps.compiled import SHIPPED
 
+        found, room, sums = self._blank(rows.x.shape[1])
+        SHIPPED.sum_contributions(
+            self._table, rows, room, self.point, 0, rows.x.shape[0], self.order, *self.grids, *sums
+        )
+        return found
+
+    def of_files(self, files: np.ndarray, buffers: Rows, classes: int, first: int, last: int) -> tuple[np.ndarray, int]:
+        """The same of rows first, ..., last−1 of files, and what became of them (see ``sum_file_contributions``)."""
+        from dpfastmh.steps.compiled import SHIPPED
+
+        found, room, sums = self._blank(buffers.x.shape[1])
+        end = SHIPPED.sum_files(
+            self._table, buffers, files, classes, room, self.point, first, last, self.order, *self.grids, *sums
+        )
+        return found, end
+
+    def _blank(self, d: int) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
+        """Zeros for the result, buffers, and the result seen as G and H."""
         p = self.point.size
         found = np.zeros(p + p * p if self.order == 2 else p, np.int64)
-        g, h = found[:p], found[p:].reshape((p, p) if self.order == 2 else (0, 0))
-        table, last = self.model.table(), rows.x.shape[0]
-        SHIPPED.sum_contributions(table, rows, self.point, 0, last, self.order, *self.grids, g, h)
-        return found
+        return found, make_room(p // d, d), (found[:p], found[p:].reshape((p, p) if self.order == 2 else (0, 0)))
 
 
 @dataclass(frozen=True, eq=False)
