@@ -33,8 +33,9 @@ demo: setup
 demo-cluster: setup
 	$(BIN)/python tools/demo_cluster.py
 
+# worksteal: neighbours stay on one worker as long as both are busy, and so compile once what they share
 test: setup
-	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow"
 
 test-slow: setup
 	$(BIN)/python -m pytest -q -n 2 -m slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 import dpfastmh as mh
 
 
+@functools.cache  # compiled once in a process
 def boxed_mean() -> mh.Energy:
     """Records and mean both within ±3."""
 
@@ -21,6 +23,7 @@ def boxed_mean() -> mh.Energy:
     return mh.Energy(["mean"], difference, bound, prior=mh.Normal(), parameter_box=([-3.0], [3.0]))
 
 
+@functools.cache
 def free_mean() -> mh.Energy:
     """Records within ±1, the mean anywhere: the bound grows with it."""
 

@@ -502,22 +502,27 @@ def slope_one(theta: np.ndarray, proposal: np.ndarray) -> float:
     return abs(proposal[0] - theta[0])
 
 
-def test_moves_beyond_the_meters_reach_are_never_made_and_do_not_stop_the_chain() -> None:
-    model = Energy(["a"], right, slope_one, prior=Normal(1.0))
-    sampler = DPFastMHFull(RandomWalk(0.3)).on(model, np.zeros((2, 1)), seed=8, meter=no_meter()._replace(reach=0.1))
+@pytest.fixture(scope="module")
+def to_either_side() -> list[Energy]:
+    return [Energy(["a"], difference, slope_one, prior=Normal(1.0)) for difference in (right, left)]
+
+
+def test_moves_beyond_the_meters_reach_are_never_made_and_do_not_stop_the_chain(to_either_side: list[Energy]) -> None:
+    sampler = DPFastMHFull(RandomWalk(0.3)).on(
+        to_either_side[0], np.zeros((2, 1)), seed=8, meter=no_meter()._replace(reach=0.1)
+    )
     _, draws, info = sampler.run(sampler.init([0.0]), 2_000)
     assert info.steps == 2_000
     assert 0.05 < np.abs(np.diff(draws[:, 0])).max() <= 0.1
     assert 300 < info.evaluated < 800  # P(|z| ≤ 1/3) = .26
 
 
-def test_two_energies_in_one_process_keep_their_own_code() -> None:
+def test_two_energies_in_one_process_keep_their_own_code(to_either_side: list[Energy]) -> None:
     """Compiled one after the other, run in turn: U = xθ and U = −xθ, under a normal prior, have means −Σx and Σx."""
     x = np.full((4, 1), 0.5)
     for method in (DPFastMH(RandomWalk(2.0), full_batch=False), MetropolisHastings(RandomWalk(2.0))):
         means = []
-        for difference in (right, left, right):
-            model = Energy(["a"], difference, slope_one, prior=Normal(1.0))
+        for model in (*to_either_side, to_either_side[0]):
             sampler = method.on(model, x, seed=8)
             means.append(float(sampler.run(sampler.init([0.0]), 20_000)[1].mean()))
         assert means == pytest.approx([-2.0, 2.0, -2.0], abs=0.2)
@@ -534,11 +539,15 @@ def cliff_bound(theta: np.ndarray, proposal: np.ndarray) -> float:
     return STEEP * abs(proposal[0] - theta[0])
 
 
+@pytest.fixture(scope="module")
+def cliffs() -> Energy:
+    return Energy(["a"], cliff, cliff_bound, prior=Flat())
+
+
 @pytest.mark.parametrize("method", [TunaMH(WALK, lam=100), DPFastMH(WALK, full_batch=False), MetropolisHastings(WALK)])
-def test_log_ratios_of_any_size_are_judged_rightly(method: Any) -> None:
+def test_log_ratios_of_any_size_are_judged_rightly(cliffs: Energy, method: Any) -> None:
     """Moves that cost 10⁴ to 10⁶ nats: sums in cells of 2⁻⁴⁸ would wrap at 32,768 and let every second one pass."""
-    model = Energy(["a"], cliff, cliff_bound, prior=Flat())
-    sampler = method.on(model, np.zeros((20_000, 1)), seed=9)
+    sampler = method.on(cliffs, np.zeros((20_000, 1)), seed=9)
     sampler.proposal = sampler.proposal._replace(scale=np.array([0.1]))
     _, draws, info = sampler.run(sampler.init([0.0]), 200)
     assert info.evaluated == 200
