@@ -123,14 +123,14 @@ def test_a_chain_that_breaks_off_releases_nothing_and_counts_in_full(monkeypatch
     accounts: list[RenyiFilter] = []
 
     class Broken(sampling.Run):
-        def in_threads(self, work: Any) -> list[Any]:
+        def in_threads(self, work: Any, *rest: Any) -> list[Any]:
             def half(number: int) -> Any:
                 if number == 1 and self.shares[0].spent > 0:
                     raise MemoryError("out of memory")
                 return work(number)
 
             accounts.append(self.account)
-            return super().in_threads(half)
+            return super().in_threads(half, *rest)
 
     monkeypatch.setattr(sampling, "Run", Broken)
     with pytest.raises(MemoryError):
