@@ -52,6 +52,13 @@ def test_a_process_that_fails_or_hangs_costs_nothing(program: str, monkeypatch: 
     assert time.monotonic() - began < 50.0  # never the sleeper's minute
 
 
+def test_a_process_that_cannot_be_made_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "known", lambda loop: False)
+    monkeypatch.setattr(ahead, "processors", lambda: 2)
+    monkeypatch.setattr(sys, "executable", "/no/such/program")
+    assert not ahead.begin(MODEL)
+
+
 def test_nothing_is_begun_where_it_would_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead.subprocess, "Popen", lambda *_, **__: pytest.fail("begun"))
     monkeypatch.setattr(ahead, "known", lambda loop: True)

@@ -11,6 +11,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,19 +30,17 @@ def begin(model: Model) -> bool:
 
     if not model.shipped or not sys.executable or processors() < 2 or known(SHIPPED.advance):
         return False
-    process = subprocess.Popen(  # -P: no module of the present folder is taken for one of ours
-        [sys.executable, "-P", "-c", "from dpfastmh.steps.ahead import main; main()"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    assert process.stdin is not None
+    # -P: no module of the present folder is taken for one of ours
+    command = [sys.executable, "-P", "-c", "from dpfastmh.steps.ahead import main; main()"]
+    silent = subprocess.DEVNULL
     try:
-        with process.stdin:
-            pickle.dump(model, process.stdin)
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=silent, stderr=silent)
     except OSError:
-        return False  # it has died already
+        return False  # the system has no room for one more
     _processes.append(process)
+    assert process.stdin is not None
+    with suppress(BrokenPipeError), process.stdin:  # where it has died already
+        pickle.dump(model, process.stdin)
     return True
 
 
