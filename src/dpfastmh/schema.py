@@ -435,7 +435,7 @@ def _bounds(name: str, given: Any) -> tuple[float, float]:
         raise SchemaError(f"fill in the bounds of column {name!r} from public knowledge, as in bounds = [0, 120]")
     if not isinstance(given, list | tuple) or len(given) != 2:
         raise SchemaError(f"{where}: give two numbers, the lower one first")
-    if any(isinstance(end, date | time) or _is_date(end) for end in given):
+    if any(map(is_date, given)):
         raise SchemaError(
             f"column {name!r}: its bounds are dates: make a number of the column first (days since a public day, say),"
             " and give two numbers"
@@ -453,8 +453,11 @@ def _bounds(name: str, given: Any) -> tuple[float, float]:
     return low, high
 
 
-def _is_date(end: object) -> bool:
-    return isinstance(end, str) and re.match(r"\d{4}-\d\d?-\d\d?\b", end) is not None
+def is_date(value: object) -> bool:
+    """A date or time, or text that begins with a date as 2024-01-31."""
+    return isinstance(value, date | time) or (
+        isinstance(value, str) and re.match(r"\d{4}-\d\d?-\d\d?\b", value) is not None
+    )
 
 
 def _categories(name: str, given: Any) -> tuple[Category, ...]:

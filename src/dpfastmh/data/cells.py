@@ -10,15 +10,15 @@ The declaration decides, never what else is in the column:
 
 from __future__ import annotations
 
-import re
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dpfastmh.data.tables import Batch, TableError
-from dpfastmh.schema import Column
+from dpfastmh.schema import Column, is_date, toml_key
 
+NUMBER_OF_A_DATE = "make a number of it first (days since a public day, say)"
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 
 Mask = npt.NDArray[np.bool_]
@@ -79,14 +79,12 @@ def reason(column: Column, batch: Batch, cells: Cells, row: int) -> str:
         known = ", ".join(map(repr, column.categories))
         return f"unknown category {shown}: declare it, or map it to one of {known[:200]}"
     kind = "a count (whole, not negative)" if column.whole else "a finite number"
-    if isinstance(value, str) and re.match(r"\d{4}-\d\d?-\d\d?\b", value):
-        return f"{shown} is a date, not {kind}: make a number of it first (days since a public day, say)"
+    if is_date(value):
+        return f"{shown} is a date, not {kind}: {NUMBER_OF_A_DATE}"
     return f"{shown} is not {kind}: mend it, or drop the row"
 
 
 def _how_to_fill(column: Column) -> str:
-    from dpfastmh.schema import toml_key
-
     return f"missing = VALUE in [columns.{toml_key(column.name)}] (in Python missing={{{column.name!r}: VALUE}})"
 
 
@@ -137,7 +135,7 @@ def _numbers(cells: Any, where: str) -> Cells:
 
     if not _is_number(cells.type):
         date = pa.types.is_temporal(cells.type)
-        cure = ": make a number of it first (days since a public day, say)" if date else ""
+        cure = f": {NUMBER_OF_A_DATE}" if date else ""
         raise TableError(f"{where} is of type {cells.type}: a column with bounds, or of counts, holds numbers{cure}")
     if pa.types.is_boolean(cells.type):
         cells = cells.cast(pa.int8())
